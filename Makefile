@@ -1,0 +1,141 @@
+# make book    the book in _build/html, after every check of its pages
+# make test    all tests, and every notebook again
+# make help    the other targets
+
+PYTHON ?= python3
+# An index for pip that has the build of torch you want (for example one without CUDA).
+TORCH_INDEX ?=
+JOBS ?= 2
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eo pipefail -c
+.DELETE_ON_ERROR:
+.SUFFIXES:
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+.DEFAULT_GOAL := book
+
+ENV := .venv
+PY := $(ENV)/bin/python
+DONE := _build/.done
+READY := $(ENV)/.ready
+# A notebook's figures and warnings are its own business.
+unexport MPLBACKEND PYTHONWARNINGS PYTHONHOME
+export PYTHONPATH :=
+
+PACKAGE := $(shell find attnmath -name '*.py' -o -name '*.lark' -o -name py.typed)
+TEXTS := $(wildcard chapters/*.md)
+NOTEBOOKS := $(wildcard chapters/*.ipynb)
+TESTS := $(wildcard tests/*)
+ENGINE := $(filter attnmath/page/%,$(PACKAGE))
+PAGE_FILES := $(wildcard chapters/_ext/* chapters/_static/* chapters/*.bib chapters/*.svg) _config.yml _toc.yml
+NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=60 -n $(JOBS) --dist loadfile
+LEDGER := chapters/ledger.md
+
+.PHONY: book test check env lab notebooks ledger misprints portable lint mutants wheel accessible clean help
+
+help:
+	@echo 'make book        check every page and notebook, then build _build/html'
+	@echo 'make test        all tests and notebooks'
+	@echo 'make notebooks   texts -> executed notebooks, byte for byte reproducible'
+	@echo 'make ledger      measure every equation again and write $(LEDGER)'
+	@echo 'make misprints   try every one-symbol misprint of every displayed formula'
+	@echo 'make lint        ruff and codespell'
+	@echo 'make lab         JupyterLab with the chapters'
+	@echo 'make portable    do the stored outputs hold on an old processor?'
+	@echo 'make accessible  axe-core on every built page, in headless Chromium'
+	@echo 'make mutants     mutation testing of the formula modules (long)'
+	@echo 'make wheel       the package in dist/'
+	@echo 'make clean       remove what was made; keeps the environment $(ENV)'
+	@echo 'Variables: PYTHON=python3.12, TORCH_INDEX=address of a pip index with the torch you want, JOBS=2'
+
+# ---- the environment -------------------------------------------------------------------------
+
+env: $(READY)
+
+$(READY): requirements.lock pyproject.toml
+	@command -v "$(PYTHON)" > /dev/null || { echo "There is no $(PYTHON). Name a Python: make PYTHON=python3.12 book"; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$$("$(PYTHON)" --version) is too old; 3.11 or newer is needed. Name one: make PYTHON=python3.12 book"; exit 1; }
+	@[ -x $(PY) ] || { echo "Making the environment $(ENV) (once; a few minutes)"; "$(PYTHON)" -m venv $(ENV); }
+	@$(if $(TORCH_INDEX),$(PY) -m pip install --quiet --index-url "$(TORCH_INDEX)" "$$(grep '^torch==' requirements.lock)")
+	@$(PY) -m pip install --quiet --requirement requirements.lock
+	@$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# ---- checks, each done again only when something that it reads has changed --------------------
+
+$(DONE):
+	@mkdir -p $@
+
+$(DONE)/pages: $(READY) $(TEXTS) $(PACKAGE) $(TESTS) | $(DONE)
+	$(PY) -m attnmath.page check
+	@touch $@
+
+$(DONE)/pairs: $(READY) $(TEXTS) $(NOTEBOOKS) tools/nb.py _toc.yml | $(DONE)
+	$(PY) tools/nb.py check
+	@touch $@
+
+$(DONE)/ledger: $(READY) $(TEXTS) $(PACKAGE) | $(DONE)
+	$(PY) -m attnmath.page ledger --check
+	@touch $@
+
+$(DONE)/notebooks: $(READY) $(NOTEBOOKS) $(PACKAGE) | $(DONE)
+	$(PY) -m pytest --quiet $(NBVAL) chapters
+	@touch $@
+
+check: $(DONE)/pairs $(DONE)/pages $(DONE)/ledger $(DONE)/notebooks
+
+# ---- the book --------------------------------------------------------------------------------
+
+book: $(DONE)/book
+
+$(DONE)/book: $(DONE)/pairs $(DONE)/pages $(DONE)/ledger $(DONE)/notebooks $(PAGE_FILES)
+	$(PY) -m jupyter_book.cli.main build . -W -n --keep-going
+	@test -f _build/html/index.html
+	@touch $@
+
+test: $(READY)
+	$(PY) -m pytest $(NBVAL) tests chapters
+
+notebooks: $(READY)
+	$(PY) tools/nb.py run
+
+ledger: $(READY)
+	$(PY) -m attnmath.page ledger
+
+misprints: $(READY)
+	$(PY) -m attnmath.page misprints
+
+lint: $(READY)
+	$(PY) -m ruff check .
+	$(PY) -m codespell_lib
+
+# An old processor, emulated: no AVX in the linear algebra, in NumPy or in torch.
+portable: $(READY)
+	OPENBLAS_CORETYPE=Nehalem ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=SSE4_2 \
+	NPY_DISABLE_CPU_FEATURES="$$($(PY) tools/portable.py)" \
+	$(PY) -m pytest --quiet $(NBVAL) chapters
+
+wheel: $(READY)
+	rm -rf dist
+	$(PY) -m build --no-isolation --outdir dist .
+
+# ---- tools with locks of their own -----------------------------------------------------------
+
+$(ENV)/.ready-%: requirements-%.lock $(READY)
+	@$(PY) -m pip install --quiet --requirement $<
+	@touch $@
+
+lab: $(ENV)/.ready-lab
+	$(PY) -m jupyterlab --notebook-dir=chapters $(LAB)
+
+accessible: $(ENV)/.ready-accessible $(DONE)/book
+	$(PY) tools/accessible.py _build/html
+
+mutants: $(ENV)/.ready-mutants
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m mutmut run
+	$(PY) -m mutmut results
+
+clean:
+	rm -rf _build build dist mutants .pytest_cache .ruff_cache .hypothesis attnmath.egg-info
+	find attnmath tests tools chapters -name __pycache__ -type d -prune -exec rm -rf {} +

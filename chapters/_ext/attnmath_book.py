@@ -1,0 +1,114 @@
+"""What this book adds to Sphinx.
+
+* MathJax, its assistive MathML and nothing else of it, from a package: no page needs a network.
+* Below each equation `eq:name`, a link to `attnmath.name`; in that function's docstring,
+  `chapters/softmax.md, eq:softmax` becomes links back.
+* Edit, Colab and Binder buttons where BOOK_REPOSITORY says where the book lives.
+"""
+
+import importlib.metadata
+import os
+import re
+import shutil
+from pathlib import Path
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.transforms import SphinxTransform
+
+HERE = Path(__file__).resolve().parent
+MATHJAX = ("tex-svg.js", "a11y/assistive-mml.js")
+FUNCTION_LABEL = re.compile(r"^eq:([A-Za-z]\w*)$")
+DERIVED_IN = re.compile(r"chapters/(\w+)\.md")
+LABEL = re.compile(r"(?<![\w`:])eq:(\w+)")
+
+
+class LinkEquations(SphinxTransform):
+    """A line below each equation that a function computes: the function's name, as a link."""
+
+    default_priority = 20   # before the references are resolved
+
+    def apply(self):
+        for block in list(self.document.findall(nodes.math_block)):
+            label = FUNCTION_LABEL.match(block.get("label") or "")
+            if not label:
+                continue
+            name = label.group(1)
+            link = addnodes.pending_xref(
+                "", nodes.literal("", f"attnmath.{name}"), refdomain="py", reftype="obj",
+                reftarget=f"attnmath.{name}", refexplicit=True, refwarn=True,
+                refdoc=self.env.docname)
+            line = nodes.paragraph("", "", nodes.inline("", "in code: "), link,
+                                   classes=["equation-code"])
+            block.parent.insert(block.parent.index(block) + 1, line)
+
+
+def link_docstring(app, what, name, obj, options, lines):
+    """Turn a chapter's file and an equation's label in a docstring into links."""
+    for i, line in enumerate(lines):
+        line = DERIVED_IN.sub(r":doc:`/chapters/\1`", line)
+        lines[i] = LABEL.sub(r":eq:`eq:\1`", line)
+
+
+def copy_mathjax(app, error):
+    if error or app.builder.format != "html":
+        return
+    files = importlib.metadata.files("sphinx-mathjax-offline")
+    for name in MATHJAX:
+        source = next(f for f in files if f.as_posix().endswith(f"static/mathjax/{name}")).locate()
+        target = Path(app.outdir, "_static", "mathjax", name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+
+
+def add_static(app):
+    app.config.html_static_path.append(str(HERE.parent / "_static"))
+
+
+def drop_thebe(app, pagename, templatename, context, doctree):
+    """sphinx-thebe puts its address on every page, twice; this book has no live cells."""
+    def wanted(script):
+        body = script.attributes.get("body") or ""
+        return "thebe" not in str(script.filename).lower() and "thebe" not in body.lower()
+
+    context["script_files"] = [s for s in context["script_files"] if wanted(s)]
+
+
+def add_buttons(app, pagename, templatename, context, doctree):
+    """Links to the repository, where its address is known."""
+    repository = os.environ.get("BOOK_REPOSITORY", "").rstrip("/")
+    if not repository or doctree is None:
+        return
+    branch = os.environ.get("BOOK_BRANCH", "main")
+    host, slug = "/".join(repository.split("/")[:3]), "/".join(repository.split("/")[3:5])
+
+    def link(label, icon, text, url):
+        return {"type": "link", "label": label, "icon": icon, "text": text, "tooltip": text,
+                "url": url}
+
+    text = f"{pagename}.md"
+    buttons = [link("repository", "fab fa-github", "Repository", repository)]
+    if Path(app.srcdir, text).exists():
+        buttons.append(link("edit", "fas fa-pencil-alt", "Edit this page",
+                            f"{repository}/edit/{branch}/{text}"))
+    if host == "https://github.com" and Path(app.srcdir, f"{pagename}.ipynb").exists():
+        buttons += [
+            link("colab", "fas fa-play", "Open in Colab", "https://colab.research.google.com/github/"
+                 f"{slug}/blob/colab/{Path(pagename).name}.ipynb"),
+            link("binder", "fas fa-rocket", "Open in Binder", "https://mybinder.org/v2/gh/"
+                 f"{slug}/{branch}?urlpath=lab/tree/{pagename}.ipynb")]
+    context["header_buttons"].append({
+        "type": "group", "label": "repository-buttons", "icon": "fab fa-github",
+        "tooltip": "Repository, Colab, Binder", "buttons": buttons})
+
+
+def setup(app):
+    app.add_transform(LinkEquations)
+    app.connect("builder-inited", add_static)
+    app.connect("autodoc-process-docstring", link_docstring)
+    app.connect("html-page-context", add_buttons, priority=600)   # after the theme's own buttons
+    app.connect("html-page-context", drop_thebe, priority=900)
+    app.connect("build-finished", copy_mathjax)
+    app.add_css_file("book.css")
+    app.add_js_file("book.js", loading_method="defer")
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

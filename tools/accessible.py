@@ -1,0 +1,102 @@
+"""Open every built page as a reader has it, from its file, and let axe-core judge it.
+
+    python tools/accessible.py _build/html
+
+Light, dark and phone width. Fails on a violation of WCAG level A or AA, a request that leaves
+the disk, a message on the console, a formula that was not set, or a page wider than the window.
+Needs a Chromium: CHROMIUM=path, or one of the usual names on PATH.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import axe_playwright_python
+from playwright.sync_api import sync_playwright
+
+VIEWS = {
+    "light": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"},
+    "dark": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"},
+    "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"},
+}
+FLAGS = ["--disable-gpu", "--disable-background-networking", "--disable-component-update",
+         "--disable-sync", "--no-first-run", "--no-default-browser-check"]
+LEVELS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+AXE = Path(axe_playwright_python.__file__).parent / "axe.min.js"
+
+
+def chromium():
+    names = [os.environ.get("CHROMIUM"), "chromium", "chromium-browser", "google-chrome"]
+    found = next(filter(None, (shutil.which(name) for name in names if name)), None)
+    if not found:
+        sys.exit("There is no Chromium on PATH. Name one: CHROMIUM=/path/to/chromium make accessible")
+    return found
+
+
+def pages(folder):
+    return [p for p in sorted(folder.rglob("*.html")) if "_static" not in p.parts and (
+        'http-equiv="Refresh"' not in p.read_text("utf-8"))]
+
+
+def judge(page, path, heard):
+    """Every complaint about one page in one view."""
+    heard.clear()
+    page.goto(path.as_uri())
+    page.wait_for_load_state("load")
+    page.evaluate("() => window.MathJax && MathJax.startup ? MathJax.startup.promise.then(() => 0) : 0")
+    page.wait_for_timeout(50)
+    yield from heard
+    width, window = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    if width > window:
+        yield f"the page is {width} wide in a window of {window}"
+    formulas, drawn, spoken, errors = page.evaluate(
+        "['span.math, div.math', 'mjx-container', 'mjx-assistive-mml', '[data-mjx-error], mjx-merror']"
+        ".map(s => document.querySelectorAll(s).length)")
+    if drawn < formulas or spoken != drawn or errors:
+        yield f"{formulas} formulas, {drawn} set, {spoken} with MathML, {errors} with errors"
+    page.add_script_tag(path=AXE)
+    result = page.evaluate("tags => axe.run({runOnly: {type: 'tag', values: tags}})", LEVELS)
+    for violation in result["violations"]:
+        for node in violation["nodes"]:
+            why = node["failureSummary"].replace("\n", " ")
+            yield f"{violation['id']}: {node['target'][0]} {why}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--pictures", type=Path, help="a folder for one picture of each page and view")
+    args = parser.parse_args()
+    folder = args.folder.resolve()
+    files = pages(folder)
+    if not files:
+        sys.exit(f"There is no page in {folder}")
+    complaints = 0
+    with sync_playwright() as tools:
+        browser = tools.chromium.launch(executable_path=chromium(), args=FLAGS, chromium_sandbox=False)
+        for view, options in VIEWS.items():
+            page = browser.new_page(**options)
+            heard = []
+            page.on("console", lambda m: heard.append(f"console: {m.text}"))
+            page.on("pageerror", lambda e: heard.append(f"script: {e}"))
+            page.on("requestfailed", lambda r: heard.append(f"not loaded: {r.url}"))
+            page.on("request", lambda r: None if r.url.startswith(("file:", "data:", "blob:"))
+                    else heard.append(f"leaves the disk: {r.url}"))
+            for path in files:
+                name = path.relative_to(folder).as_posix()
+                for complaint in judge(page, path, heard):
+                    complaints += 1
+                    print(f"{name} ({view}): {complaint}")
+                if args.pictures:
+                    args.pictures.mkdir(parents=True, exist_ok=True)
+                    page.screenshot(path=args.pictures / f"{path.stem}-{view}.png", full_page=True)
+            page.close()
+        browser.close()
+    print(f"{len(files)} pages, {len(VIEWS)} views each: {complaints} complaints")
+    return bool(complaints)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
