@@ -79,7 +79,8 @@ def main():
         for view, options in VIEWS.items():
             page = browser.new_page(**options)
             heard = []
-            page.on("console", lambda m: heard.append(f"console: {m.text}"))
+            page.on("console", lambda m: heard.append(f"console: {m.text}")
+                    if m.type in ("error", "warning") else None)
             page.on("pageerror", lambda e: heard.append(f"script: {e}"))
             page.on("requestfailed", lambda r: heard.append(f"not loaded: {r.url}"))
             page.on("request", lambda r: None if r.url.startswith(("file:", "data:", "blob:"))

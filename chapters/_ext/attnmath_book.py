@@ -44,10 +44,19 @@ class LinkEquations(SphinxTransform):
 
 
 def link_docstring(app, what, name, obj, options, lines):
-    """Turn a chapter's file and an equation's label in a docstring into links."""
-    for i, line in enumerate(lines):
+    """The line of shapes by itself, as code; a chapter's file and an equation's label as links."""
+    done = []
+    for line in lines:
+        if " -> " in line and "``" not in line:
+            line = f"``{line.strip()}``"
+            done.append("")
+        elif line.startswith("Derived in "):
+            done.append("")
         line = DERIVED_IN.sub(r":doc:`/chapters/\1`", line)
-        lines[i] = LABEL.sub(r":eq:`eq:\1`", line)
+        done.append(LABEL.sub(r":eq:`eq:\1`", line))
+        if line.startswith("``"):
+            done.append("")
+    lines[:] = done
 
 
 def copy_mathjax(app, error):
@@ -72,6 +81,12 @@ def drop_thebe(app, pagename, templatename, context, doctree):
         return "thebe" not in str(script.filename).lower() and "thebe" not in body.lower()
 
     context["script_files"] = [s for s in context["script_files"] if wanted(s)]
+
+
+def mend_roles(app, pagename, templatename, context, doctree):
+    """Entries of a list have the role of one; docutils gives them a role that ARIA has given up."""
+    if "doc-biblioentry" in context.get("body", ""):
+        context["body"] = context["body"].replace('role="doc-biblioentry"', 'role="listitem"')
 
 
 def add_buttons(app, pagename, templatename, context, doctree):
@@ -107,6 +122,7 @@ def setup(app):
     app.connect("builder-inited", add_static)
     app.connect("autodoc-process-docstring", link_docstring)
     app.connect("html-page-context", add_buttons, priority=600)   # after the theme's own buttons
+    app.connect("html-page-context", mend_roles)
     app.connect("html-page-context", drop_thebe, priority=900)
     app.connect("build-finished", copy_mathjax)
     app.add_css_file("book.css")

@@ -1,15 +1,20 @@
 // Boxes that scroll can be reached and scrolled by keyboard; on paper, nothing stays folded.
 (() => {
+  const kinds = {
+    'div.math mjx-container[display="true"]': "formula",
+    ".bd-article div.highlight > pre, .bd-article .cell_output pre": "code",
+    ".bd-article .pst-scrollable-table-container": "table",
+  };
   const reachable = () => {
-    for (const box of document.querySelectorAll("div.math, .bd-article pre, .bd-article table, .cell_output .output")) {
-      if (box.scrollWidth > box.clientWidth + 1) {
-        box.tabIndex = 0;
-        if (!box.hasAttribute("role") && box.tagName !== "TABLE") {
-          box.setAttribute("role", "group");
-          box.setAttribute("aria-label", box.matches("div.math") ? "wide formula" : "wide text");
+    for (const [selector, name] of Object.entries(kinds)) {
+      for (const box of document.querySelectorAll(selector)) {
+        if (box.scrollWidth > box.clientWidth + 1) {
+          box.tabIndex = 0;
+          box.setAttribute("role", "region");
+          box.setAttribute("aria-label", `wide ${name}`);
+        } else if (box.getAttribute("aria-label") === `wide ${name}`) {
+          for (const attribute of ["tabindex", "role", "aria-label"]) box.removeAttribute(attribute);
         }
-      } else if (box.getAttribute("tabindex") === "0") {
-        box.removeAttribute("tabindex");
       }
     }
   };
@@ -19,6 +24,7 @@
   });
   addEventListener("resize", reachable);
   addEventListener("beforeprint", () => {
-    for (const fold of document.querySelectorAll("details:not([open])")) fold.open = true;
+    for (const fold of document.querySelectorAll(".bd-article details:not([open])")) fold.open = true;
+    for (const fold of document.querySelectorAll(".bd-article .toggle-hidden")) fold.classList.remove("toggle-hidden");
   });
 })();
