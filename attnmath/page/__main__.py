@@ -1,0 +1,72 @@
+"""`python -m attnmath.page check|misprints|ledger [chapter …]`."""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from attnmath.page._judge import Book, check_book
+from attnmath.page._ledger import render, stale
+from attnmath.page._misprints import entries, identity_faults, report, run
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="attnmath.page", description=__doc__)
+    parser.add_argument("command", choices=("check", "misprints", "ledger"))
+    parser.add_argument("chapters", nargs="*", help="only these chapters (check, misprints)")
+    parser.add_argument("--root", type=Path, default=Path("."), help="the book's folder")
+    parser.add_argument("--check", action="store_true", help="ledger: only whether it is stale")
+    options = parser.parse_args(argv)
+    book = Book.at(options.root)
+    if not book.displays:
+        print(f"no display found under {options.root / 'chapters'}")
+        return 1
+    wanted = {Path(name).stem for name in options.chapters}
+    command = {"check": check, "misprints": try_misprints, "ledger": ledger}[options.command]
+    return command(book, options, wanted)
+
+
+def check(book: Book, options, wanted: set[str]) -> int:
+    verdicts, faults = check_book(book, options.root)
+    if wanted:
+        faults = [f for f in faults if Path(str(f).partition(":")[0]).stem in wanted]
+    for fault in faults:
+        print(fault)
+    runs = sum(verdict.comparisons for verdict in verdicts)
+    print(f"displays that hold: {len(verdicts)}, comparisons: {runs}, faults: {len(faults)}")
+    return 1 if faults else 0
+
+
+def try_misprints(book: Book, options, wanted: set[str]) -> int:
+    start = time.monotonic()
+    displays = [
+        d for c in book.chapters for d in c.displays if not wanted or c.stem in wanted
+    ]
+    path = options.root / "tests" / "equivalent_misprints.txt"
+    listed = entries(path) if path.exists() else []
+    lines, faults = report(run(book, displays), listed)
+    faults += identity_faults(book, listed, path)
+    print("\n".join(faults + lines))
+    print(f"{time.monotonic() - start:.0f} s", file=sys.stderr)
+    return 1 if faults else 0
+
+
+def ledger(book: Book, options, wanted: set[str]) -> int:
+    if options.check:
+        old = stale(book, options.root)
+        for name in old:
+            print(f"chapters/ledger.md is stale: {name} has changed; run make ledger")
+        return 1 if old else 0
+    verdicts, faults = check_book(book, options.root)
+    if faults:
+        print("\n".join(map(str, faults)))
+        return 1
+    displays = [d for c in book.chapters for d in c.displays]
+    text = render(book, verdicts, run(book, displays), options.root)
+    (options.root / "chapters" / "ledger.md").write_text(text, encoding="utf-8")
+    print(f"chapters/ledger.md: {len(displays)} displays")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""The casts of the book: which letters there are, their shapes, and how each is filled.
+
+Sizes are pairwise distinct and never 1, but for the settings that ask for n = m.
+"""
+
+import numpy as np
+
+from attnmath.page._cast import Cast, Letter, Setting
+
+
+def _zero_bias(values: dict, sizes: dict) -> None:
+    values["B"] = np.zeros_like(values["B"])
+
+
+def _causal(values: dict, sizes: dict) -> None:
+    """Query i may attend to the keys j <= i + m - n, and the kept entries of B stay."""
+    n, m = sizes["n"], sizes["m"]
+    ahead = np.arange(m)[None, :] > np.arange(n)[:, None] + m - n
+    values["B"] = np.where(ahead, -np.inf, values["B"])
+
+
+def _empty_row(values: dict, sizes: dict) -> None:
+    """One masked entry, and a query that may attend to nothing."""
+    mask = np.zeros_like(values["B"])
+    mask[0, 2] = -np.inf
+    mask[1] = -np.inf
+    values["B"] = values["B"] + mask
+
+
+def _default_scale(values: dict, sizes: dict) -> None:
+    values["gamma"] = np.full((1, 1), sizes["d_k"] ** -0.5)
+
+
+def _permutation(values: dict, sizes: dict) -> None:
+    values["Pi"] = np.roll(np.eye(sizes["m"]), 1, axis=0)[:, ::-1].copy()
+
+
+def _masked_entries(values: dict, sizes: dict) -> None:
+    values["A"][0, 1] = values["A"][2, 3] = -np.inf
+
+
+def _together(*changes):
+    def change(values: dict, sizes: dict) -> None:
+        for one in changes:
+            one(values, sizes)
+
+    return change
+
+
+SOFTMAX = Cast(
+    name="softmax",
+    sizes={"n": 4, "m": 5},
+    letters={
+        "A": Letter(("n", "m")),
+        "tau": Letter(("1", "1")),
+        "a": Letter(("1", "m")),
+        "u": Letter(("1", "m")),
+        "v": Letter(("1", "m")),
+        "c": Letter(("1", "1")),
+        "P": Letter(("n", "m"), "eq:softmax"),
+        "L": Letter(("n", "1"), "eq:logsumexp"),
+        "Lambda": Letter(("n", "m"), "eq:log_softmax"),
+        "p": Letter(("1", "m"), "prp:softmax_row"),
+        "J": Letter(("n", "m", "m"), "eq:softmax_jacobian"),
+    },
+    outputs=("P", "L", "Lambda", "p"),
+    settings=(
+        Setting("random", 1),
+        Setting("random again", 2),
+        Setting("n = m", 3, {"n": 5}),
+        Setting("masked entries", 4, change=_masked_entries),
+    ),
+)
+
+HEAD = Cast(
+    name="head",
+    sizes={"n": 4, "m": 5, "d_k": 3, "d_v": 2},
+    letters={
+        "Q": Letter(("n", "d_k")),
+        "K": Letter(("m", "d_k")),
+        "V": Letter(("m", "d_v")),
+        "B": Letter(("n", "m")),
+        "gamma": Letter(("1", "1")),
+        "c": Letter(("1", "d_k")),
+        "M": Letter(("d_k", "d_k")),
+        "Pi": Letter(("m", "m")),
+        "A": Letter(("n", "m"), "eq:attention_map"),
+        "P": Letter(("n", "m"), "eq:attention_map"),
+        "L": Letter(("n", "1"), "eq:attention_map"),
+        "O": Letter(("n", "d_v"), "eq:attention_map"),
+        "D": Letter(("n", "1"), "prp:row_statistic"),
+    },
+    outputs=("O",),
+    rows={"q": "Q", "k": "K", "v": "V", "o": "O"},
+    settings=(
+        Setting("random bias", 11, change=_permutation),
+        Setting("no bias", 12, change=_together(_permutation, _zero_bias)),
+        Setting("causal", 13, change=_together(_permutation, _causal)),
+        Setting("empty row", 14, change=_together(_permutation, _empty_row)),
+        Setting(
+            "n = m, causal, default scale",
+            15,
+            {"n": 5},
+            change=_together(_permutation, _causal, _default_scale),
+        ),
+    ),
+)
+
+BATCH = Cast(
+    name="batch",
+    sizes={"n": 4, "m": 5, "d_k": 2, "d_v": 6, "H": 3},
+    letters={
+        "Q": Letter(("H", "n", "d_k")),
+        "K": Letter(("H", "m", "d_k")),
+        "V": Letter(("H", "m", "d_v")),
+        "B": Letter(("n", "m")),
+        "gamma": Letter(("1", "1")),
+        "A": Letter(("H", "n", "m"), "prp:heads_map"),
+        "P": Letter(("H", "n", "m"), "prp:heads_map"),
+        "O": Letter(("H", "n", "d_v"), "prp:heads_map"),
+    },
+    outputs=("O",),
+    settings=(
+        Setting("random bias", 21),
+        Setting("empty row", 22, change=_empty_row),
+    ),
+)
+
+MOVES = Cast(
+    name="moves",
+    sizes={"n": 4, "m": 5, "d": 3},
+    letters={
+        "X": Letter(("n", "d")),
+        "F": Letter(("d", "m")),
+        "E": Letter(("n", "m")),
+        "N": Letter(("m", "d")),
+        "epsilon": Letter(("1", "1")),
+        "U": Letter(("n", "m"), "prp:gate"),
+        "Y": Letter(("n", "d"), "prp:gate"),
+        "r": Letter(("n", "1"), "prp:row_lengths"),
+        "S": Letter(("n", "n"), "prp:gram"),
+    },
+    outputs=("Y", "r", "S"),
+    settings=(
+        Setting("random", 31),
+        Setting("random again", 32),
+        Setting("other sizes", 33, {"n": 3, "d": 4}),
+    ),
+)
+
+CHAPTERS = {
+    "adjoints": (MOVES,),
+    "checking": (MOVES,),
+    "softmax": (SOFTMAX,),
+    "attention_map": (HEAD, BATCH),
+    "attention": (HEAD, BATCH),
+}

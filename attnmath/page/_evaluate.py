@@ -1,0 +1,339 @@
+"""Evaluates the nodes of a display in a scene: a cast with values for its letters.
+
+Nothing here knows a formula. A scene answers four questions: `letter(prefix, name)`,
+`size(name)`, `axes(name)` and `partial(…)`; everything else is arithmetic.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+import attnmath
+from attnmath.page import _values as v
+from attnmath.page._syntax import Node, PageError
+from attnmath.page._values import Value, plain
+
+
+@dataclass(frozen=True)
+class Local:
+    """`x_i := body`, for this display only."""
+
+    parameters: tuple[str, ...]
+    body: Node
+    ranges: dict  # of the indices in its body
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What names mean while a node is evaluated."""
+
+    scene: Any
+    ranges: dict  # index letter -> how many values it takes
+    locals: dict = field(default_factory=dict)  # (prefix, letter) -> Local
+    index: dict = field(default_factory=dict)  # index letter -> its value, from 1
+
+    def at(self, **index: int) -> "Frame":
+        return replace(self, index={**self.index, **index})
+
+    def evaluate(self, node: Node) -> Value:
+        try:
+            return EVALUATE[node.kind](self, node)
+        except PageError as error:
+            if error.start is None:
+                error.start = node.start
+            raise
+
+    def integer(self, node: Node) -> int:
+        """An index expression: letters bound to values, sizes, whole numbers, + and -."""
+        if node.kind == "number":
+            return int(node.args[0])
+        if node.kind == "name" and node.args[0] == "":
+            name = node.args[1]
+            if name in self.index:
+                return self.index[name]
+            if self.scene.size(name) is not None:
+                return self.scene.size(name)
+        if node.kind == "sum":
+            values = map(self.integer, node.args[1])
+            return sum(x if s == "+" else -x for s, x in zip(node.args[0], values))
+        raise PageError("index", "not an index", node.start)
+
+    def constant(self, number: float) -> Value:
+        return Value(self.scene.array([[number]]), np.array([[abs(number)]]))
+
+
+def _number(frame: Frame, node: Node) -> Value:
+    return frame.constant(node.args[0])
+
+
+def _one(frame: Frame, node: Node) -> Value:
+    if node.args[0] is None:
+        return replace(frame.constant(1.0), free=(True, False))
+    return frame.constant(1.0).grown((frame.integer(node.args[0]), 1))
+
+
+def _identity(frame: Frame, node: Node) -> Value:
+    eye = np.eye(frame.integer(node.args[0]))
+    return Value(frame.scene.array(eye), eye)
+
+
+def _delta(frame: Frame, node: Node) -> Value:
+    a, b = map(frame.integer, node.args)
+    return frame.constant(float(a == b))
+
+
+def _infinity(frame: Frame, node: Node) -> Value:
+    return Value(frame.scene.array([[np.inf]]), np.zeros((1, 1)))
+
+
+def _name(frame: Frame, node: Node) -> Value:
+    prefix, letter = node.args
+    if node.args in frame.locals:
+        return _local(frame, node, ())
+    if prefix == "":
+        if letter in frame.index:
+            return frame.constant(float(frame.index[letter]))
+        size = frame.scene.size(letter)
+        if size is not None:
+            return frame.constant(float(size))
+    array = frame.scene.letter(prefix, letter)
+    if array.ndim != 2:
+        raise PageError("index", f"{letter} is a family: it needs its index", node.start)
+    return Value(array, v.magnitude(plain(array)))
+
+
+def _local(frame: Frame, node: Node, indices: tuple) -> Value:
+    local = frame.locals[node.args]
+    count = len(local.parameters)
+    if len(indices) < count:
+        raise PageError("index", f"{node.args[1]} was defined with {count} indices", node.start)
+    inner = replace(frame, index=dict(zip(local.parameters, indices)), ranges=local.ranges)
+    return _take(inner.evaluate(local.body), indices[count:], node)
+
+
+def _index(frame: Frame, node: Node) -> Value:
+    base, subs = node.args
+    indices = tuple(map(frame.integer, subs))
+    if base.kind != "name":
+        return _take(frame.evaluate(base), indices, node)
+    if base.args in frame.locals:
+        return _local(frame, base, indices)
+    array = frame.scene.letter(*base.args)
+    size = v.magnitude(plain(array))
+    while array.ndim > 2:
+        if not indices:
+            raise PageError("index", f"{base.args[1]} needs its index", node.start)
+        _inside(indices[0], array.shape[0], node)
+        array, size, indices = array[indices[0] - 1], size[indices[0] - 1], indices[1:]
+    return _take(Value(array, size), indices, node)
+
+
+def _take(value: Value, indices: tuple, node: Node) -> Value:
+    """Subscripts consume the axes from the left: a row, then its entry."""
+    for i in indices:
+        if value.is_number or any(value.free):
+            raise PageError("index", "an index too many", node.start)
+        axis = 1 if value.shape[0] == 1 else 0
+        _inside(i, value.shape[axis], node)
+        cut = (slice(None), slice(i - 1, i)) if axis else (slice(i - 1, i), slice(None))
+        value = Value(value.x[cut], value.m[cut])
+    return value
+
+
+def _inside(i: int, length: int, node: Node) -> None:
+    if not 1 <= i <= length:
+        raise PageError("index", f"index {i} of {length}", node.start)
+
+
+def _transpose(frame: Frame, node: Node) -> Value:
+    value = frame.evaluate(node.args[0])
+    if value.is_number:
+        raise PageError("shape", "the transpose of a number", node.start)
+    return value.T
+
+
+def _power(frame: Frame, node: Node) -> Value:
+    return v.power(*map(frame.evaluate, node.args))
+
+
+def _inverse(frame: Frame, node: Node) -> Value:
+    value = frame.evaluate(node.args[0])
+    if value.is_number:
+        return v.divide(frame.constant(1.0), value)
+    return v.inverse(value)
+
+
+def _sum(frame: Frame, node: Node) -> Value:
+    out = None
+    for sign, term in zip(*node.args):
+        value = frame.evaluate(term)
+        if out is None:
+            out = value if sign == "+" else v.negative(value)
+        else:
+            out = v.add(out, value, sign)
+    return out
+
+
+def _prod(frame: Frame, node: Node) -> Value:
+    values = [frame.evaluate(factor) for factor in node.args[0]]
+    out = values[0]
+    for value in values[1:]:
+        out = v.multiply(out, value)
+    return out
+
+
+def _binary(operation: Callable) -> Callable:
+    def evaluate(frame: Frame, node: Node) -> Value:
+        return operation(*map(frame.evaluate, node.args))
+
+    return evaluate
+
+
+def _sqrt(frame: Frame, node: Node) -> Value:
+    return v.apply("sqrt", frame.evaluate(node.args[0]))
+
+
+def _norm(frame: Frame, node: Node) -> Value:
+    value = frame.evaluate(node.args[0])
+    if node.args[1] == "F" or 1 in value.shape:
+        return v.frobenius(value)
+    return v.spectral(value)
+
+
+def _abs(frame: Frame, node: Node) -> Value:
+    value = frame.evaluate(node.args[0])
+    return Value(abs(value.x), value.m, value.free)
+
+
+def _big(frame: Frame, node: Node) -> Value:
+    """Sum, product, maximum or minimum over the bound indices, looping over small sizes."""
+    op, names, _, _, _, body = node.args
+    out = None
+    for values in bound_values(frame, node):
+        value = frame.at(**dict(zip(names, values))).evaluate(body)
+        if out is None:
+            out = value
+        elif op == "sum":
+            out = v.add(out, value, "+")
+        elif op == "prod":
+            out = v.hadamard(out, value)
+        else:
+            better = value.number() > out.number() if op == "max" else value.number() < out.number()
+            out = value if better else out
+    if out is None:
+        raise PageError("index", "a sum over nothing", node.start)
+    return out
+
+
+def bound_values(frame: Frame, node: Node) -> list[tuple]:
+    """The values that the indices below a big operator take, its bounds respected."""
+    _, names, relations, bounds, upper, _ = node.args
+    if upper is not None:  # \sum_{j=1}^{m}
+        low, high = frame.integer(bounds[0]), frame.integer(upper)
+        return [(j,) for j in range(low, high + 1)]
+    missing = [name for name in names if name not in frame.ranges]
+    if missing:
+        raise PageError("index", f"no letter says how far {missing[0]} runs", node.start)
+    spaces = [range(1, frame.ranges[name] + 1) for name in names]
+    kept = []
+    for values in product(*spaces):
+        inside = frame.at(**dict(zip(names, values)))
+        chain = [values[-1], *map(inside.integer, bounds)]
+        if all(COMPARE[r](a, b) for a, r, b in zip(chain, relations, chain[1:])):
+            kept.append(values)
+    return kept
+
+
+def _func(frame: Frame, node: Node) -> Value:
+    name, args = node.args
+    values = [frame.evaluate(arg) for arg in args]
+    if name in VOCABULARY:
+        if name in TAKES_SIZES:
+            return VOCABULARY[name](frame, *(frame.integer(arg) for arg in args))
+        return VOCABULARY[name](*values)
+    if name not in attnmath.__all__:
+        raise PageError("letter", f"no function {name}", node.start)
+    return call(getattr(attnmath, name), values)
+
+
+def call(function: Callable, values: list[Value]) -> Value:
+    """A public function of attnmath on the values; numbers are passed as numbers."""
+    if any(any(value.free) for value in values):
+        raise PageError("shape", "an argument's length is not known: write 1_n")
+    args = [value.x[0, 0] if value.is_number else value.x for value in values]
+    try:
+        out = function(*args)
+    except (ValueError, TypeError, IndexError) as error:
+        raise PageError("shape", str(error)) from None
+    if out.ndim < 2:
+        out = out.reshape((-1, 1))
+    largest = 1 + max(float(value.m.max()) for value in values)
+    return Value(out, v.magnitude(plain(out)) * largest)
+
+
+def _diag(a: Value) -> Value:
+    if 1 not in a.shape or any(a.free):
+        raise PageError("shape", "diag needs a row or a column")
+    eye = np.eye(max(a.shape))
+    return Value(a.x.reshape((-1, 1)) * eye_like(a.x, eye), a.m.reshape((-1, 1)) * eye)
+
+
+def eye_like(x, eye: np.ndarray):
+    return x.new_tensor(eye) if hasattr(x, "new_tensor") else eye
+
+
+def _trace(a: Value) -> Value:
+    if a.shape[0] != a.shape[1]:
+        raise PageError("shape", f"no trace of a {v.text(a)} matrix")
+    return v.total(Value(a.x * eye_like(a.x, np.eye(a.shape[0])), a.m * np.eye(a.shape[0])))
+
+
+def _vec(a: Value) -> Value:
+    return Value(a.x.reshape((-1, 1)), a.m.reshape((-1, 1)))
+
+
+def _rank(a: Value) -> Value:
+    rank = float(np.linalg.matrix_rank(plain(a.x)))
+    return Value(a.x[:1, :1] * 0 + rank, np.array([[rank]]))
+
+
+def _det(a: Value) -> Value:
+    if a.shape[0] != a.shape[1]:
+        raise PageError("shape", f"no determinant of a {v.text(a)} matrix")
+    x = np.linalg.det(plain(a.x))
+    return Value(a.x[:1, :1] * 0 + x, np.prod(a.m.sum(1)).reshape((1, 1)))
+
+
+def _entropy(a: Value) -> Value:
+    return v.negative(v.total(v.hadamard(a, v.apply("log", a))))
+
+
+def _commutation(frame: Frame, rows: int, columns: int) -> Value:
+    """The permutation with commutation(r, c) vec(X) = vec(X^T) for X of r×c."""
+    eye = np.eye(rows * columns).reshape(rows, columns, rows, columns)
+    matrix = eye.transpose(1, 0, 2, 3).reshape(rows * columns, rows * columns)
+    return Value(frame.scene.array(matrix), matrix)
+
+
+VOCABULARY = {
+    "rowsum": v.rowsum, "diag": _diag, "tr": _trace, "vec": _vec, "rank": _rank,
+    "det": _det, "entropy": _entropy, "commutation": _commutation,
+    "exp": lambda a: v.apply("exp", a), "log": lambda a: v.apply("log", a),
+    "tanh": lambda a: v.apply("tanh", a),
+}  # fmt: skip
+TAKES_SIZES = {"commutation"}
+EVALUATE = {
+    "number": _number, "one": _one, "identity": _identity, "delta": _delta, "name": _name,
+    "infinity": _infinity, "index": _index, "transpose": _transpose, "power": _power,
+    "inverse": _inverse, "sum": _sum, "prod": _prod, "had": _binary(v.hadamard),
+    "dot": _binary(v.multiply), "kron": _binary(v.kronecker), "div": _binary(v.divide),
+    "inner": _binary(v.inner), "sqrt": _sqrt, "norm": _norm, "abs": _abs, "big": _big,
+    "func": _func, "partial": lambda frame, node: frame.scene.partial(frame, node),
+}  # fmt: skip
+COMPARE = {
+    "=": lambda a, b: a == b, "<=": lambda a, b: a <= b, ">=": lambda a, b: a >= b,
+    "<": lambda a, b: a < b, ">": lambda a, b: a > b, "!=": lambda a, b: a != b,
+}  # fmt: skip

@@ -1,0 +1,103 @@
+"""A label is a promise: a function, its listing, its test; a letter has its line.
+
+`eq:name` promises `attnmath.name`, a cell of its chapter that shows its source, and a test
+`test_name`. Every letter on a page has a line in a table of the chapter on notation.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import attnmath
+from attnmath.page._chapter import KINDS, Display, Fault
+from attnmath.page._syntax import PageError, parse
+
+
+def label_faults(book, root: Path | None) -> list[Fault]:
+    faults: list[Fault] = []
+    seen: dict[str, Display] = {}
+    tests = _tests(root) if root else None
+    letters = _letters(book) if root else None
+    for chapter in book.chapters:
+        for display in chapter.displays:
+            other = seen.setdefault(display.label.lower(), display)
+            if other is not display:
+                faults.append(_fault(display, f"the label stands in {other.path} already"))
+            if display.kind == "eq":
+                faults += _promises(display, chapter, tests)
+            if letters is not None and display.kind in KINDS:
+                faults += _unlisted(book, display, letters)
+    for name in attnmath.__all__ if root else ():
+        if _is_rule(name) and f"eq:{name}" not in seen:
+            faults.append(Fault("attnmath", 1, 1, f"eq:{name}", "no display has this label"))
+    return faults
+
+
+def _is_rule(name: str) -> bool:
+    """Public functions of formulas have a display; checks and types have none."""
+    value = getattr(attnmath, name)
+    module = getattr(value, "__module__", "")
+    return not isinstance(value, type) and module.split(".")[-1] in ("_softmax", "_attention")
+
+
+def _fault(display: Display, message: str) -> Fault:
+    return display.fault(PageError("label", message))
+
+
+def _promises(display: Display, chapter, tests: set | None) -> list[Fault]:
+    name, faults = display.name, []
+    if name not in attnmath.__all__:
+        faults.append(_fault(display, f"attnmath has no public function {name}"))
+    if name not in chapter.shown:
+        faults.append(_fault(display, f"no cell of this chapter has show({name})"))
+    if tests is not None and f"test_{name}" not in tests:
+        faults.append(_fault(display, f"tests/ has no test_{name}"))
+    return faults
+
+
+def _tests(root: Path) -> set[str]:
+    names = set()
+    for path in (root / "tests").glob("test_*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names |= {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
+    return names
+
+
+def _letters(book) -> set[str]:
+    """The letters in the first cells of the tables of the chapter on notation."""
+    letters: set[str] = set()
+    for chapter in book.chapters:
+        if chapter.stem != "notation":
+            continue
+        for line in chapter.text.split("\n"):
+            cell = re.match(r"\s*\|([^|]*)\|", line)
+            for inline in re.findall(r"\$([^$]+)\$", cell.group(1)) if cell else ():
+                for part in inline.split(","):
+                    letters |= _read_letter(part)
+    return letters
+
+
+def _read_letter(text: str) -> set[str]:
+    try:
+        statements = parse(f"{text} = 0")
+    except PageError:
+        return set()
+    return {n.args[1] for n in statements[0].nodes() if n.kind == "name"}
+
+
+def _unlisted(book, display: Display, letters: set[str]) -> list[Fault]:
+    try:
+        statements = display.statements
+    except PageError:
+        return []  # judged, and reported, elsewhere
+    casts = book.casts.get(Path(display.path).stem, ())
+    for statement in statements:
+        for node in statement.nodes():
+            if node.kind != "name":
+                continue
+            letter = node.args[1]
+            known = any(cast.knows(letter) for cast in casts)
+            if known and letter not in letters:
+                message = f"{letter} has no line in the chapter on notation"
+                return [display.fault(PageError("letter", message, node.start))]
+    return []

@@ -1,0 +1,268 @@
+"""Judges every misprint of a display: it must be rejected, or be the same statement.
+
+A misprint that survives is either an identity, listed in `tests/equivalent_misprints.txt`
+with the identity that makes it one, or a weak check.
+"""
+
+import os
+import re
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from attnmath.page import _values as v
+from attnmath.page._cast import Cast, Independent
+from attnmath.page._chapter import Display
+from attnmath.page._judge import Book, Trial, compare
+from attnmath.page._mutations import Misprint, misprints
+from attnmath.page._syntax import PageError, parse
+from attnmath.page._values import Value
+
+REJECTED = ("value", "shape", "index", "letter", "grammar")
+
+
+class Survivor(NamedTuple):
+    label: str
+    statement: str  # the misprinted statement, spaces squeezed
+    kind: str
+
+
+@dataclass
+class Tally:
+    """What became of the misprints of one display."""
+
+    label: str
+    rejected: Counter
+    same: int = 0
+    survivors: tuple = ()
+
+    @property
+    def tried(self) -> int:
+        return sum(self.rejected.values()) + len(self.survivors)
+
+
+def tally(book: Book, display: Display) -> Tally:
+    """Tries every misprint of a display that holds."""
+    with np.errstate(all="ignore"):
+        cast = book.cast_of(display)
+        judged = Judged(book, display, cast)
+        out = Tally(display.label, Counter())
+        survivors = []
+        for misprint in misprints(display.text, display.statements, cast):
+            verdict = judged.verdict(misprint)
+            if verdict == "same":
+                out.same += 1
+            elif isinstance(verdict, Survivor):
+                survivors.append(verdict)
+            else:
+                out.rejected[verdict] += 1
+        out.survivors = tuple(survivors)
+    return out
+
+
+class Judged:
+    """A display in its scenes, ready to be compared with its misprints."""
+
+    def __init__(self, book: Book, display: Display, cast: Cast):
+        self.display, self.cast = display, cast
+        self.statements = display.statements
+        scenes = book.scenes(cast)
+        self.scenes = [book.paired(self.statements, scene) for scene in scenes]
+        self.free = book.scenes(cast, Independent)[0]
+
+    def verdict(self, misprint: Misprint) -> str | Survivor:
+        """The kind of the rejection, 'same', or the survivor."""
+        text = misprint.apply(self.display.text)
+        try:
+            statements = parse(text)
+            changed = self.changed(statements)
+            if changed == ():
+                return "same"
+            self.hold(statements, changed)
+        except PageError as error:
+            return error.kind
+        except (ZeroDivisionError, OverflowError, np.linalg.LinAlgError):
+            return "value"
+        if self.is_same(statements):
+            return "same"
+        shown = statements[(changed or (0,))[0]]
+        line = squeezed(text[shown.start : _end(shown)])
+        return Survivor(self.display.label, line, misprint.kind)
+
+    def changed(self, statements: tuple) -> tuple | None:
+        """The statements that a misprint touches; None for all."""
+        if len(statements) != len(self.statements):
+            return None
+        pairs = enumerate(zip(statements, self.statements))
+        touched = tuple(k for k, (a, b) in pairs if a != b and not _equal(a, b))
+        if any(statements[k].is_local for k in touched):
+            return None
+        return touched
+
+    def hold(self, statements: tuple, only: tuple | None) -> None:
+        for statement in statements:
+            for a, b in zip(statement.members, statement.members[1:]):
+                if a == b:
+                    raise PageError("value", "the sides are identical")
+        run = Counter()
+        for scene in self.scenes:
+            for k, _ in Trial(statements, scene).run(only):
+                run[k] += 1
+        for k, statement in enumerate(statements):
+            if not statement.is_local and not run[k] and (only is None or k in only):
+                raise PageError("value", "no setting of the cast meets the condition")
+
+    def is_same(self, statements: tuple) -> bool:
+        """Whether both say the same of any matrices: no misprint, another way to write it."""
+        if len(statements) != len(self.statements):
+            return False
+        try:
+            old, new = Trial(self.statements, self.free), Trial(statements, self.free)
+            for a, b in zip(self.statements, statements):
+                if not _alike(a, b):
+                    return False
+                if a.is_local:
+                    continue
+                for f, g in zip(old.frames(a, True), new.frames(b, True), strict=True):
+                    for x, y in zip(a.members, b.members):
+                        _same(f.evaluate(x), g.evaluate(y), says_zero(a))
+        except (PageError, ValueError):
+            return False
+        return True
+
+
+def says_zero(statement) -> bool:
+    """`x = 0`, which says the same as `-x = 0` and as its transpose."""
+    last = statement.members[-1]
+    return statement.relations == ("=",) and last.kind == "number" and last.args[0] == 0
+
+
+def _same(x: Value, y: Value, up_to_sign: bool) -> None:
+    """A PageError unless x = y; or -y, or their transposes, where that says the same."""
+    forms = [y, v.negative(y)] if up_to_sign else [y]
+    if up_to_sign and not y.is_number:
+        forms += [form.T for form in forms]
+    for form in forms[:-1]:
+        try:
+            compare(x, "=", form)
+            return
+        except PageError:
+            continue
+    compare(x, "=", forms[-1])
+
+
+def _equal(a, b) -> bool:
+    return a.members == b.members and a.relations == b.relations and _conditions(a) == _conditions(b)
+
+
+def _alike(a, b) -> bool:
+    """The same relations under the same conditions, on as many sides."""
+    same = a.relations == b.relations and len(a.members) == len(b.members)
+    return same and _conditions(a) == _conditions(b)
+
+
+def _conditions(statement) -> tuple:
+    return tuple(condition[:3] for condition in statement.conditions)
+
+
+def _end(statement) -> int:
+    return max([statement.end, *(condition[4] for condition in statement.conditions)])
+
+
+def squeezed(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def run(book: Book, displays: list[Display]) -> list[Tally]:
+    """All tallies, on all processors."""
+    global _BOOK
+    _BOOK = book
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with ProcessPoolExecutor(os.cpu_count(), initializer=_share, initargs=(book,)) as pool:
+        return list(pool.map(_one, [d.label for d in displays]))
+
+
+_BOOK: Book | None = None
+
+
+def _share(book: Book) -> None:
+    global _BOOK
+    _BOOK = book
+
+
+def _one(label: str) -> Tally:
+    return tally(_BOOK, _BOOK.displays[label])
+
+
+class Entry(NamedTuple):
+    """A listed survivor: the label, the misprinted statement, why it is still true."""
+
+    label: str
+    statement: str
+    identity: str
+    line: int
+
+
+def entries(path: Path) -> list[Entry]:
+    """`label | misprinted statement | identity` in each line that is no comment."""
+    out = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+        if line.strip() and not line.startswith("#"):
+            label, statement, identity = (part.strip() for part in line.split(" | "))
+            out.append(Entry(label, statement, identity, number))
+    return out
+
+
+def identity_faults(book: Book, listed: list[Entry], path: Path) -> list[str]:
+    """Entries whose identity does not hold in the cast of their display."""
+    faults = []
+    for label, identity in sorted({(e.label, e.identity) for e in listed}):
+        line = next(e.line for e in listed if e[0] == label and e[2] == identity)
+        try:
+            if label not in book.displays:
+                raise PageError("label", f"no display {label}")
+            display = book.displays[label]
+            cast = book.cast_of(display)
+            for scene in book.scenes(cast):
+                scene = book.paired(display.statements, scene)
+                with np.errstate(all="ignore"):
+                    list(Trial(parse(identity), scene).run())
+        except PageError as error:
+            faults.append(f"{path.name}:{line}: {identity}: {error.message}")
+    return faults
+
+
+def report(tallies: list[Tally], listed: list[Entry]) -> tuple[list[str], list[str]]:
+    """The lines of the summary, and what is wrong: unlisted survivors, stale entries."""
+    rejected: Counter = Counter()
+    for one in tallies:
+        rejected += one.rejected
+    survivors = [s for one in tallies for s in one.survivors]
+    known = {(e.label, e.statement): e for e in listed}
+    faults = [
+        f"{s.label}: survives ({s.kind}): {s.statement}"
+        for s in survivors
+        if (s.label, s.statement) not in known
+    ]
+    alive = {(s.label, s.statement) for s in survivors}
+    ran = {one.label for one in tallies}
+    faults += [
+        f"line {e.line}: {e.label}: no longer survives: {e.statement}"
+        for e in listed
+        if e.label in ran and (e.label, e.statement) not in alive
+    ]
+    kinds = ", ".join(f"{rejected[kind]} by {kind}" for kind in REJECTED)
+    lines = [
+        f"misprints tried: {sum(one.tried for one in tallies)}"
+        f" in {len(tallies)} displays",
+        f"rejected: {sum(rejected.values())} ({kinds})",
+        f"identities, listed with their reason: {len(survivors) - sum('survives (' in f for f in faults)}",
+        f"not counted, the same statement written otherwise: {sum(one.same for one in tallies)}",
+    ]
+    return lines, faults
+
+

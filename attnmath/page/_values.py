@@ -1,0 +1,189 @@
+"""Matrices with the magnitude that was summed up to make them.
+
+Every value of the page is a matrix: a number is 1×1, a row 1×m, a column n×1. Beside its
+entries `x` it carries `m`: the same expression with every term taken by its size. Rounding
+moves an entry of `x` by a small multiple of u·m, so `m` is what a tolerance is relative to.
+A vector of ones has a free length until a neighbour fixes it.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from attnmath.page._syntax import PageError
+
+
+def magnitude(x) -> Any:
+    """The largest finite size in x, at every entry: what a given letter may be off by."""
+    size = np.abs(np.asarray(x))
+    finite = size[np.isfinite(size)]
+    return np.full(size.shape, finite.max() if finite.size else 0.0)
+
+
+def plain(x) -> np.ndarray:
+    """x as a NumPy array, cut off from any graph."""
+    return x.detach().cpu().numpy() if hasattr(x, "detach") else np.asarray(x)
+
+
+@dataclass(frozen=True)
+class Value:
+    """Entries x (r×c, NumPy or torch), magnitudes m (NumPy), free lengths."""
+
+    x: Any
+    m: np.ndarray
+    free: tuple[bool, bool] = (False, False)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return tuple(self.x.shape)
+
+    @property
+    def is_number(self) -> bool:
+        return self.shape == (1, 1) and not any(self.free)
+
+    @property
+    def T(self) -> "Value":
+        return Value(self.x.T, self.m.T, self.free[::-1])
+
+    def grown(self, shape: tuple[int, int]) -> "Value":
+        """The same value with its free lengths made those of `shape`."""
+        if self.shape == shape:
+            return self
+        xp = array_namespace(self.x)
+        return Value(xp.broadcast_to(self.x, shape), np.broadcast_to(self.m, shape))
+
+    def number(self):
+        if not self.is_number:
+            raise PageError("shape", f"a number is needed here, not a {text(self)} matrix")
+        return float(np.real(plain(self.x)).item())
+
+
+def text(value: Value) -> str:
+    sizes = ["?" if f else str(s) for s, f in zip(value.shape, value.free)]
+    return "×".join(sizes)
+
+
+def match(a: Value, b: Value, what: str) -> tuple[Value, Value]:
+    """Both grown to one shape; nothing else broadcasts."""
+    shape = []
+    for s, t, f, g in zip(a.shape, b.shape, a.free, b.free):
+        if s != t and not f and not g:
+            message = f"{what} needs equal shapes, not {text(a)} and {text(b)}"
+            raise PageError("shape", message)
+        shape.append(max(s, t))
+    free = tuple(f and g for f, g in zip(a.free, b.free))
+    a, b = a.grown(tuple(shape)), b.grown(tuple(shape))
+    return Value(a.x, a.m, free), Value(b.x, b.m, free)
+
+
+def add(a: Value, b: Value, sign: str) -> Value:
+    a, b = match(a, b, f"'{sign}'")
+    return Value(a.x + b.x if sign == "+" else a.x - b.x, a.m + b.m, a.free)
+
+
+def negative(a: Value) -> Value:
+    return Value(-a.x, a.m, a.free)
+
+
+def scale(a: Value, b: Value) -> Value:
+    return Value(a.x * b.x, a.m * b.m, (a.free[0] or b.free[0], a.free[1] or b.free[1]))
+
+
+def hadamard(a: Value, b: Value) -> Value:
+    a, b = match(a, b, "'∘'")
+    return Value(a.x * b.x, a.m * b.m, a.free)
+
+
+def multiply(a: Value, b: Value) -> Value:
+    """Juxtaposition: scaling if a side is 1×1, else the matrix product."""
+    if a.is_number or b.is_number:
+        return scale(a, b)
+    rows, columns = a.shape[1], b.shape[0]
+    if a.free[1] and b.free[0]:
+        raise PageError("shape", "the length of 1 is not fixed by its neighbours")
+    if a.free[1]:
+        a = Value(*_grow_to(a, (a.shape[0], columns)), (a.free[0], False))
+    elif b.free[0]:
+        b = Value(*_grow_to(b, (rows, b.shape[1])), (False, b.free[1]))
+    elif rows != columns:
+        raise PageError("shape", f"no product of {text(a)} and {text(b)}")
+    return Value(a.x @ b.x, a.m @ b.m, (a.free[0], b.free[1]))
+
+
+def _grow_to(a: Value, shape: tuple) -> tuple:
+    grown = a.grown(shape)
+    return grown.x, grown.m
+
+
+def divide(a: Value, b: Value) -> Value:
+    if not b.is_number:
+        raise PageError("shape", f"cannot divide by a {text(b)} matrix")
+    size = abs(plain(b.x))
+    return Value(a.x / b.x, (a.m + np.abs(plain(a.x)) * b.m / size) / size, a.free)
+
+
+def kronecker(a: Value, b: Value) -> Value:
+    if any(a.free + b.free):
+        raise PageError("shape", "'⊗' needs known lengths: write 1_n")
+    (r, c), (s, d) = a.shape, b.shape
+    product = a.x[:, None, :, None] * b.x[None, :, None, :]
+    return Value(product.reshape((r * s, c * d)), np.kron(a.m, b.m))
+
+
+def power(a: Value, exponent: Value) -> Value:
+    if not a.is_number or not exponent.is_number:
+        raise PageError("shape", f"no power of a {text(a)} matrix to a {text(exponent)} one")
+    e, size = np.real(plain(exponent.x)), abs(plain(a.x))
+    moved = np.abs(e) * size ** (e - 1) * a.m + size**e * np.abs(np.log(size)) * exponent.m
+    return Value(a.x**exponent.x, size**e + (moved if size.item() > 0 else 0.0))
+
+
+def inverse(a: Value) -> Value:
+    if a.shape[0] != a.shape[1] or any(a.free):
+        raise PageError("shape", f"no inverse of a {text(a)} matrix")
+    x = array_namespace(a.x).linalg.inv(a.x)
+    size = np.abs(plain(x))
+    return Value(x, size @ a.m @ size)
+
+
+def total(a: Value) -> Value:
+    _known(a, "a sum over entries")
+    return Value(a.x.sum().reshape((1, 1)), a.m.sum().reshape((1, 1)))
+
+
+def rowsum(a: Value) -> Value:
+    _known(a, "rowsum")
+    return Value(a.x.sum(1)[:, None], a.m.sum(1)[:, None])
+
+
+def inner(a: Value, b: Value) -> Value:
+    return total(hadamard(*match(a, b, "⟨ , ⟩")))
+
+
+def _known(a: Value, what: str) -> None:
+    if any(a.free):
+        raise PageError("shape", f"{what} needs known lengths: write 1_n")
+
+
+def apply(name: str, a: Value) -> Value:
+    """exp, log, tanh, sqrt, entrywise, with the condition of each."""
+    xp = array_namespace(a.x)
+    y = getattr(xp, name)(a.x)
+    size, out = np.abs(plain(a.x)), np.abs(plain(y))
+    slope = {"exp": out, "log": 1 / size, "tanh": 1.0, "sqrt": 0.5 / np.maximum(out, 1e-300)}
+    with np.errstate(invalid="ignore"):
+        moved = np.where(out == 0, 0.0, a.m * slope[name])
+    return Value(y, out + moved, a.free)
+
+
+def frobenius(a: Value) -> Value:
+    _known(a, "a norm")
+    return Value(((a.x * a.x).sum() ** 0.5).reshape((1, 1)), ((a.m * a.m).sum() ** 0.5)[None, None])
+
+
+def spectral(a: Value) -> Value:
+    _known(a, "a norm")
+    x = array_namespace(a.x).linalg.svdvals(a.x).max().reshape((1, 1))
+    return Value(x, ((a.m * a.m).sum() ** 0.5)[None, None])
