@@ -90,7 +90,7 @@ check: $(DONE)/pairs $(DONE)/pages $(DONE)/ledger $(DONE)/notebooks
 book: $(DONE)/book
 
 $(DONE)/book: $(DONE)/pairs $(DONE)/pages $(DONE)/ledger $(DONE)/notebooks $(PAGE_FILES)
-	$(PY) -m jupyter_book.cli.main build . -W -n --keep-going
+	$(PY) -c 'from jupyter_book.cli.main import main; main()' build . -q -W -n --keep-going
 	@test -f _build/html/index.html
 	@touch $@
 

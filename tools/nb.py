@@ -1,6 +1,7 @@
 """Chapters are texts (.md, MyST) with paired notebooks (.ipynb) that carry the stored outputs.
 
-    python tools/nb.py check              each pair says the same, and each notebook was run
+    python tools/nb.py check              each pair says the same, each notebook was run, and
+                                          the table of contents lists every chapter
     python tools/nb.py run [name ...]     make the notebooks from the texts, byte for byte the same
     python tools/nb.py colab FOLDER       copies that install the package first, for Colab
 
@@ -173,8 +174,23 @@ def check_text(name, path):
         yield f"{name}.md: kernelspec is not {HEADER['kernelspec']}"
 
 
+def check_toc(root):
+    """The table of contents lists each chapter once, a notebook's by its full name."""
+    toc = yaml.safe_load((root / "_toc.yml").read_text("utf-8"))
+    listed = [toc["root"]] + [entry["file"] for part in toc["parts"] for entry in part["chapters"]]
+    folder = root / "chapters"
+    coded = texts(folder)
+    wanted = {f"chapters/{path.stem}" + (".ipynb" if path.stem in coded else "")
+              for path in folder.glob("*.md") if not path.stem.startswith("_")}
+    yield from (f"_toc.yml: {name} is not listed" for name in sorted(wanted - set(listed)))
+    yield from (f"_toc.yml: {name} is no chapter" for name in sorted(set(listed) - wanted))
+    yield from (f"_toc.yml: {name} is listed twice"
+                for name in sorted({name for name in listed if listed.count(name) > 1}))
+
+
 def check(folder):
-    """Every complaint about the pairs in a folder."""
+    """Every complaint about the pairs in a folder and about its place in the book."""
+    yield from check_toc(folder.parent)
     sources = texts(folder)
     for path in sorted(folder.glob("*.ipynb")):
         if path.stem not in sources:

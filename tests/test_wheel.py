@@ -1,0 +1,103 @@
+"""The package as its user gets it: built, installed where nothing else is, and run."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+SOURCES = ("attnmath", "pyproject.toml", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE")
+
+
+def readme_example():
+    """The README's example and the output that it promises."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    return re.search(r"```python\n(.*?)```\n+```text\n(.*?)```", text, re.DOTALL).groups()
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    source.mkdir()
+    for name in SOURCES:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copyfile
+        copy(ROOT / name, source / name)
+    subprocess.run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index",
+                    "--no-build-isolation", "--wheel-dir", folder, source], check=True)
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def bare(wheel, tmp_path_factory):
+    """The Python of an environment that holds the wheel and its two dependencies alone."""
+    env = tmp_path_factory.mktemp("bare") / "env"
+    venv.create(env, symlinks=True, with_pip=False)
+    python = env / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "pip", "--python", python, "install", "--quiet",
+                    "--no-deps", "--no-index", wheel], check=True)
+    site = next(env.glob("lib/python*/site-packages"))
+    for name in ("numpy", "array_api_compat"):
+        installed = Path(find_spec(name).origin).parent
+        for folder in (installed, installed.with_name(f"{name}.libs")):
+            if folder.exists():
+                (site / folder.name).symlink_to(folder)
+    return python
+
+
+def run(python, code, tmp_path):
+    return subprocess.run([python, "-I", "-W", "error", "-c", code], cwd=tmp_path, check=True,
+                          capture_output=True, text=True).stdout
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {"attnmath/py.typed", "attnmath/page/grammar.lark"} <= set(names)
+    assert {name.split("/")[0] for name in names} == {
+        "attnmath", f"attnmath-{PROJECT['version']}.dist-info"}
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_the_wheel_tells_its_readme_and_its_changes(wheel):
+    with zipfile.ZipFile(wheel) as package:
+        metadata = next(n for n in package.namelist() if n.endswith("dist-info/METADATA"))
+        text = package.read(metadata).decode()
+    assert f"Version: {PROJECT['version']}\n" in text
+    assert (ROOT / "README.md").read_text("utf-8").strip() in text
+    assert (ROOT / "CHANGELOG.md").read_text("utf-8").strip() in text
+
+
+def test_the_readme_example_runs_where_nothing_else_is_installed(bare, tmp_path):
+    example, output = readme_example()
+    assert len(example.splitlines()) == 6
+    assert run(bare, example, tmp_path) == output
+
+
+def test_the_bare_environment_is_bare(bare, tmp_path):
+    code = """
+from importlib.util import find_spec
+print([name for name in ("torch", "lark", "pytest", "matplotlib", "tools") if find_spec(name)])
+import attnmath; print(attnmath.__file__)"""
+    found, origin = run(bare, code, tmp_path).splitlines()
+    assert found == "[]"
+    assert Path(origin).is_relative_to(bare.parent.parent)
+
+
+def test_every_public_name_is_there(bare, tmp_path):
+    code = "import attnmath; print([n for n in attnmath.__all__ if not hasattr(attnmath, n)])"
+    assert run(bare, code, tmp_path) == "[]\n"
+
+
+def test_one_version_everywhere():
+    changelog = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert changelog.group(1) == citation["version"] == PROJECT["version"]
