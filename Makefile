@@ -126,8 +126,12 @@ $(ENV)/.ready-%: requirements-%.lock $(READY)
 	@$(PY) -m pip install --quiet --requirement $<
 	@touch $@
 
+# Trusted, so that figures show; what Jupyter remembers stays in the environment.
+lab: export JUPYTER_DATA_DIR := $(CURDIR)/$(ENV)/share/jupyter
 lab: $(ENV)/.ready-lab
-	$(PY) -m jupyterlab --notebook-dir=chapters $(LAB)
+	@$(PY) -m nbformat.sign $(NOTEBOOKS) > /dev/null
+	$(PY) -m jupyterlab --notebook-dir=chapters --LabApp.news_url= \
+	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate $(LAB)
 
 accessible: $(ENV)/.ready-accessible $(DONE)/book
 	$(PY) tools/accessible.py _build/html

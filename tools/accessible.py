@@ -40,6 +40,25 @@ def pages(folder):
         'http-equiv="Refresh"' not in p.read_text("utf-8"))]
 
 
+def listen(page):
+    """A list that fills with what a page says and asks for, and should not."""
+    heard = []
+
+    def console(message):
+        if message.type in ("error", "warning"):
+            heard.append(f"console: {message.text}")
+
+    def request(sent):
+        if not sent.url.startswith(("file:", "data:", "blob:")):
+            heard.append(f"leaves the disk: {sent.url}")
+
+    page.on("console", console)
+    page.on("request", request)
+    page.on("pageerror", lambda error: heard.append(f"script: {error}"))
+    page.on("requestfailed", lambda sent: heard.append(f"not loaded: {sent.url}"))
+    return heard
+
+
 def judge(page, path, heard):
     """Every complaint about one page in one view."""
     heard.clear()
@@ -78,13 +97,7 @@ def main():
         browser = tools.chromium.launch(executable_path=chromium(), args=FLAGS, chromium_sandbox=False)
         for view, options in VIEWS.items():
             page = browser.new_page(**options)
-            heard = []
-            page.on("console", lambda m: heard.append(f"console: {m.text}")
-                    if m.type in ("error", "warning") else None)
-            page.on("pageerror", lambda e: heard.append(f"script: {e}"))
-            page.on("requestfailed", lambda r: heard.append(f"not loaded: {r.url}"))
-            page.on("request", lambda r: None if r.url.startswith(("file:", "data:", "blob:"))
-                    else heard.append(f"leaves the disk: {r.url}"))
+            heard = listen(page)
             for path in files:
                 name = path.relative_to(folder).as_posix()
                 for complaint in judge(page, path, heard):

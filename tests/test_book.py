@@ -1,0 +1,383 @@
+"""What the book promises apart from its formulas: pairs, contents, links, commands, licences."""
+
+import contextlib
+import importlib.util
+import io
+import re
+import subprocess
+import tomllib
+from itertools import chain
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+
+import attnmath
+
+ROOT = Path(__file__).resolve().parent.parent
+CHAPTERS = ROOT / "chapters"
+TEXTS = sorted(path for path in CHAPTERS.glob("*.md") if not path.stem.startswith("_"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+nb = load(ROOT / "tools" / "nb.py")
+
+
+def tracked():
+    """The files of the project: git's list, or in an archive all that are not made."""
+    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+                            cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode == 0:
+        names = filter(None, listed.stdout.split("\0"))
+        return [ROOT / name for name in names if (ROOT / name).is_file()]
+    made = {".venv", "_build", "build", "dist", "mutants", "__pycache__", ".git"}
+    return [p for p in ROOT.rglob("*") if p.is_file() and not made & set(p.relative_to(ROOT).parts)]
+
+
+def texts_of_the_project():
+    for path in tracked():
+        with contextlib.suppress(UnicodeDecodeError):
+            yield path.relative_to(ROOT).as_posix(), path.read_text("utf-8")
+
+
+# ---- chapters and their notebooks ------------------------------------------------------------
+
+
+def test_pairs_agree_and_the_contents_list_every_chapter():
+    assert list(nb.check(CHAPTERS)) == []
+
+
+PAIR = """---
+jupytext:
+  text_representation:
+    extension: .md
+    format_name: myst
+    format_version: 0.13
+kernelspec:
+  display_name: Python 3
+  language: python
+  name: python3
+---
+
+# A chapter
+
+```{code-cell} ipython3
+print(1 + 1)
+```
+"""
+CONTENTS = "root: chapters/pair.ipynb\nparts: []\n"
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """A book of one small chapter that passes, as (folder, notebook, save)."""
+    folder = tmp_path / "chapters"
+    folder.mkdir()
+    (tmp_path / "_toc.yml").write_text(CONTENTS)
+    (folder / "pair.md").write_text(PAIR)
+    book = nb.read_text(folder / "pair.md")
+    book.cells[1].execution_count = 1
+    book.cells[1].outputs = [nbformat.v4.new_output("stream", name="stdout", text="2\n")]
+
+    def save():
+        nbformat.write(book, folder / "pair.ipynb")
+        return list(nb.check(folder))
+
+    assert save() == []
+    return folder, book, save
+
+
+def stderr(book):
+    book.cells[1].outputs.append(nbformat.v4.new_output("stream", name="stderr", text="hm"))
+
+
+def bitmap(book):
+    book.cells[1].outputs.append(nbformat.v4.new_output("display_data", {"image/png": "AA=="}))
+
+
+def bare_figure(book):
+    book.cells[1].outputs.append(nbformat.v4.new_output("display_data", {"image/svg+xml": "<svg/>"}))
+
+
+def machine_path(book):
+    book.cells[1].outputs[0].text = "/ho" "me/somebody/x.py\n"
+
+
+def address(book):
+    book.cells[1].outputs[0].text = "<object at 0x7f0123456789>\n"
+
+
+def error(book):
+    book.cells[1].outputs.append(
+        nbformat.v4.new_output("error", ename="E", evalue="e", traceback=[]))
+
+
+SPOILED = [
+    (lambda book: book.cells[1].update(execution_count=None), "not run in order"),
+    (lambda book: book.cells[1].update(execution_count=2), "not run in order"),
+    (lambda book: book.cells[1].update(source="print(2)"), "differs from the text in its line 1"),
+    (lambda book: book.cells[0].update(source="# Another"), "differs from the text"),
+    (lambda book: book.cells[0].update(id="other"), "id 'other'"),
+    (lambda book: book.cells[0].update(cell_type="raw"), "is raw"),
+    (lambda book: book.cells.pop(), "1 cells, the text has 2"),
+    (lambda book: book.cells[1].metadata.update(tags=["hide-input"]), "metadata"),
+    (lambda book: book.metadata.update(title="x"), "metadata 'title'"),
+    (lambda book: book.metadata.pop("kernelspec"), "metadata 'kernelspec'"),
+    (stderr, "writes to stderr"),
+    (bitmap, "a bitmap"),
+    (bare_figure, "a figure without caption"),
+    (machine_path, "a path of a machine"),
+    (address, "a memory address"),
+    (error, "stored error E"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "complaint"), SPOILED)
+def test_a_spoiled_notebook_is_refused(pair, spoil, complaint):
+    _, book, save = pair
+    spoil(book)
+    assert any(complaint in said for said in save())
+
+
+@pytest.mark.parametrize(("old", "new", "complaint"), [
+    ("print(1 + 1)", "# nbval" "-ignore-output\nprint(1 + 1)", "switches its own validation off"),
+    ("print(1 + 1)", ":tags: [raises-exception]\n\nprint(1 + 1)", "raises nothing"),
+    ("print(1 + 1)", ":tags: [secret]\n\nprint(1 + 1)", "unknown tags ['secret']"),
+    ("print(1 + 1)", "---\nmystnb:\n  figure:\n    caption: c\n---\nprint(1)", "alternative text"),
+    ("print(1 + 1)", "---\nmystnb:\n  image:\n    alt: a\n---\nprint(1)", "without a caption"),
+    ("name: python3", "name: julia", "kernelspec is not"),
+    ("format_version: 0.13", "format_version: 0.12", "format_version"),
+])
+def test_a_spoiled_text_is_refused_even_when_its_notebook_agrees(pair, old, new, complaint):
+    folder, _, _ = pair
+    (folder / "pair.md").write_text(PAIR.replace(old, new))
+    book = nb.read_text(folder / "pair.md")
+    book.cells[1].execution_count = 1
+    nbformat.write(book, folder / "pair.ipynb")
+    assert any(complaint in said for said in nb.check(folder))
+
+
+def test_strangers_and_orphans_are_refused(pair):
+    folder, _, _ = pair
+    (folder / "pair.ipynb").rename(folder / "stranger.ipynb")
+    complaints = "\n".join(nb.check(folder))
+    assert "stranger.ipynb: a notebook without a text" in complaints
+    assert "pair.md: a text with code and no notebook" in complaints
+
+
+@pytest.mark.parametrize(("contents", "complaint"), [
+    ("root: chapters/pair\nparts: []\n", "chapters/pair.ipynb is not listed"),
+    (CONTENTS.replace("[]", "[{chapters: [{file: chapters/lost}]}]"), "chapters/lost is no chapter"),
+    (CONTENTS.replace("[]", "[{chapters: [{file: chapters/pair.ipynb}]}]"), "is listed twice"),
+])
+def test_a_wrong_table_of_contents_is_refused(pair, contents, complaint):
+    folder, _, _ = pair
+    (folder.parent / "_toc.yml").write_text(contents)
+    assert any(complaint in said for said in nb.check(folder))
+
+
+def test_generation_repeats_to_the_byte(pair):
+    folder, _, _ = pair
+    assert nb.make(folder / "pair.md")
+    first = (folder / "pair.ipynb").read_bytes()
+    assert not nb.make(folder / "pair.md")
+    (folder / "pair.ipynb").unlink()
+    assert nb.make(folder / "pair.md")
+    assert (folder / "pair.ipynb").read_bytes() == first
+    assert list(nb.check(folder)) == []
+
+
+def test_notebooks_for_colab_install_the_package_first(pair, tmp_path):
+    folder, _, _ = pair
+    nb.colab(folder, tmp_path / "colab", "https://example.org/a/b", "c0ffee")
+    first = nbformat.read(tmp_path / "colab" / "pair.ipynb", as_version=4).cells[0]
+    assert first.source == '%pip install --quiet "attnmath[page] @ git+https://example.org/a/b@c0ffee"'
+
+
+# ---- what the chapters may contain -----------------------------------------------------------
+
+CODE = re.compile(r"^(`{3,}|~{3,}).*?^\1[ \t]*$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+CONTROL_WORDS = set("""
+alpha beta gamma delta epsilon varepsilon eta kappa lambda mu nu pi rho sigma tau phi chi psi omega
+Gamma Delta Lambda Pi Sigma Phi Psi Omega ell
+mathbf mathsf mathbb mathrm operatorname text dot bar hat tilde
+sum prod frac tfrac sqrt partial circ otimes cdot times le ge lt gt ne neq approx infty
+to in mapsto dots cdots ldots colon quad qquad
+langle rangle lVert rVert lvert rvert left right big Big bigl bigr Bigl Bigr
+exp log ln max min det dim begin end top
+""".split())
+
+
+def prose(path):
+    return CODE.sub("", path.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.stem)
+def test_formulas_use_plain_latex_only(path):
+    words = set(re.findall(r"\\([A-Za-z]+)", prose(path)))
+    assert words <= CONTROL_WORDS, "MathJax, GitHub and JupyterLab must all know each of them"
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.stem)
+def test_pictures_have_a_text_for_those_who_cannot_see_them(path):
+    text = prose(path)
+    assert all(alt.strip() for alt in re.findall(r"!\[([^\]]*)\]\(", text))
+    for directive in re.findall(r"^:{3,}\{(?:figure|image)\}.*?^:{3,}$", path.read_text("utf-8"),
+                                re.MULTILINE | re.DOTALL):
+        assert re.search(r"^:alt: \S", directive, re.MULTILINE)
+    assert "<img" not in text
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.stem)
+def test_code_on_a_page_fits_a_page(path):
+    """Longer lines than 76 scroll at book width; a longer cell is not read, so plots are folded."""
+    for cell in nb.read_text(path).cells if "{code-cell}" in path.read_text("utf-8") else []:
+        if cell.cell_type == "code":
+            lines = cell.source.splitlines()
+            assert max(map(len, lines)) <= 76, cell.source
+            assert len(lines) <= 10 or "hide-input" in cell.metadata.get("tags", []), cell.source
+
+
+# ---- functions and their page ----------------------------------------------------------------
+
+
+def test_the_list_of_functions_is_complete():
+    listed = re.findall(r"^\.\. auto\w+:: attnmath\.(\w+)$",
+                        (CHAPTERS / "api.md").read_text("utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(attnmath.__all__)
+
+
+def test_a_docstring_becomes_links():
+    extension = load(CHAPTERS / "_ext" / "attnmath_book.py")
+    lines = ["The weights.", "", "A (..., m) -> P (..., m).", "Derived in chapters/softmax.md, eq:softmax."]
+    extension.link_docstring(None, "function", "softmax", None, None, lines)
+    assert [line for line in lines if line] == [
+        "The weights.", "``A (..., m) -> P (..., m).``",
+        "Derived in :doc:`/chapters/softmax`, :eq:`eq:softmax`."]
+
+
+def test_a_shown_function_is_its_source():
+    from attnmath.page.notebook import show
+    shown = show(attnmath.softmax_vjp).data
+    assert shown.startswith("`attnmath/_softmax.py`\n\n```python\ndef softmax_vjp(dP, A")
+    body = shown.split("```python\n")[1].removesuffix("\n```")
+    assert body + "\n" in (ROOT / "attnmath" / "_softmax.py").read_text("utf-8")
+
+
+# ---- files beside the book -------------------------------------------------------------------
+
+
+def readme():
+    return (ROOT / "README.md").read_text("utf-8")
+
+
+def test_the_readme_example_prints_what_the_readme_says():
+    example, output = re.search(r"```python\n(.*?)```\n+```text\n(.*?)```", readme(), re.DOTALL).groups()
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(example, "README.md", "exec"), {})
+    assert printed.getvalue() == output
+
+
+def test_the_readme_links_to_files_that_are_there():
+    links = re.findall(r"!?\[([^\]]*)\]\((?!https:)([^)]+)\)", readme())
+    assert len(links) >= 4
+    assert all((ROOT / target).is_file() for _, target in links)
+    assert all(len(text) > 1 for text, _ in links)
+
+
+def test_every_command_in_the_texts_is_in_the_makefile():
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *TEXTS]:
+        used = re.findall(r"(?:^|`|, )make(?: [A-Z_]+=\S+)? ([a-z]+)", path.read_text("utf-8"), re.MULTILINE)
+        assert set(used) <= targets, path.name
+
+
+def test_no_file_knows_a_machine_or_an_index():
+    """Nothing that is true in one place only: folders of a machine, hosts of a package index."""
+    hosts = "|".join(re.escape(h) for h in ("pypi." "org", "pythonhosted." "org",
+                                            "download.pytorch." "org", "npmjs." "org", "+c" "pu"))
+    machine = re.compile(rf"(?<![\w.])/(?:tmp|root|home|work|opt)/\w|file:///|{hosts}")
+    found = {name: machine.search(text).group() for name, text in texts_of_the_project()
+             if machine.search(text)}
+    assert found == {}
+
+
+def test_nothing_is_put_off():
+    later = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X|Not" r"ImplementedError)\b")
+    assert [name for name, text in texts_of_the_project()
+            if later.search(text) and not name.endswith(".svg")] == []
+
+
+def test_the_workflow_runs_what_a_developer_runs():
+    script = (ROOT / ".ci" / "run").read_text("utf-8")
+    assert "set -eo pipefail" in script
+    assert re.search(r"for target in (.*); do\n  make \"\$target\"\ndone\n$", script).group(1) == (
+        "lint misprints book test")
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "book.yml").read_text("utf-8"))
+    check = workflow["jobs"]["check"]
+    assert [step["run"] for step in check["steps"] if "run" in step] == [".ci/run"]
+    assert check["env"]["BOOK_REPOSITORY"] == "${{ github.server_url }}/${{ github.repository }}"
+    assert check["steps"][-1]["with"]["path"] == "_build/html"
+    assert workflow["jobs"]["publish"]["needs"] == "check"
+
+
+def test_the_locks_name_every_version_once_and_cover_the_project():
+    versions = {}
+    for path in ROOT.glob("requirements*.lock"):
+        for line in path.read_text("utf-8").splitlines():
+            if line.startswith("#"):
+                continue
+            name, version = re.fullmatch(r"([\w.-]+)==([\w.]+)", line).groups()
+            name = re.sub(r"[-_.]+", "-", name).lower()
+            assert name not in versions, f"{name} is locked twice"
+            versions[name] = version
+    project = PROJECT["project"]
+    needed = [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]
+    names = {re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", need).group()).lower() for need in needed}
+    assert names - {"attnmath"} <= set(versions)
+
+
+def test_one_oldest_python_everywhere():
+    assert PROJECT["project"]["requires-python"] == ">=3.11"
+    assert "sys.version_info < (3, 11)" in (ROOT / "Makefile").read_text("utf-8")
+    assert "Python 3.11 or newer" in readme()
+
+
+def test_make_refuses_an_old_python_in_words(tmp_path):
+    old = tmp_path / "python"
+    old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.9.1\nexit 1\n')
+    old.chmod(0o755)
+    for name in ("Makefile", "requirements.lock", "pyproject.toml"):
+        (tmp_path / name).write_text((ROOT / name).read_text("utf-8"))
+    (tmp_path / "attnmath").mkdir()
+    told = subprocess.run(["make", f"PYTHON={old}", "env"], cwd=tmp_path, capture_output=True, text=True)
+    assert told.returncode != 0
+    assert "Python 3.9.1 is too old; 3.11 or newer is needed" in told.stdout
+    told = subprocess.run(["make", "PYTHON=no-such-python", "env"], cwd=tmp_path, capture_output=True,
+                          text=True)
+    assert told.returncode != 0
+    assert "There is no no-such-python" in told.stdout
+
+
+def test_the_book_needs_no_network():
+    """The two files that a page with formulas loads are in the installed package."""
+    extension = load(CHAPTERS / "_ext" / "attnmath_book.py")
+    import importlib.metadata
+    files = [str(f) for f in importlib.metadata.files("sphinx-mathjax-offline")]
+    for name in extension.MATHJAX:
+        assert any(f.endswith(f"static/mathjax/{name}") for f in files)
+    for path in [*(CHAPTERS / "_static").iterdir(), ROOT / "_config.yml"]:
+        if path.suffix in (".css", ".js", ".yml"):
+            assert not re.search(r"https?:|//[a-z]+\.", re.sub(r"^\s*(//|#).*$", "", path.read_text("utf-8"),
+                                                             flags=re.MULTILINE))
+
+
