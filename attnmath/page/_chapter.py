@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from markdown_it import MarkdownIt
+from mdit_py_plugins.amsmath import amsmath_plugin
 from mdit_py_plugins.colon_fence import colon_fence_plugin
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 from mdit_py_plugins.front_matter import front_matter_plugin
@@ -80,7 +81,7 @@ def _markdown() -> MarkdownIt:
     parser = MarkdownIt("commonmark").enable("table")
     parser.use(dollarmath_plugin, double_inline=True, allow_labels=True)
     parser.use(front_matter_plugin).use(myst_block_plugin).use(myst_role_plugin)
-    return parser.use(colon_fence_plugin)
+    return parser.use(colon_fence_plugin).use(amsmath_plugin)
 
 
 def read(path: Path, root: Path | None = None) -> Chapter:

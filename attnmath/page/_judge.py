@@ -131,7 +131,7 @@ def _judge(book: Book, display: Display) -> Verdict:
             met.setdefault(k, []).append(scene)
             largest[k] = max(largest.get(k, 0.0), compared.magnitude)
         if display.kind == "eq":
-            worst = max(worst, check_function(display, scene, max(largest.values(), default=1.0)))
+            worst = max(worst, check_function(display, scene, largest))
     _refuse_unmet(statements, met)
     facts, algebra = steps(book, statements, cast)
     return Verdict(display, cast.name, len(scenes), comparisons, worst, facts, algebra)
@@ -211,17 +211,27 @@ class Trial:
         if not relations:
             raise PageError("grammar", f"'{word}' needs a relation", start)
         values = [self.member(frame, member) for member in members]
-        for a, relation, b in zip(values, relations, values[1:]):
-            a, b = v.match(a, b, "a condition")
-            if not np.all(COMPARE[relation](np.real(plain(a.x)), np.real(plain(b.x)))):
-                return False
-        return True
+        return all(
+            _meets(a, relation, b) for a, relation, b in zip(values, relations, values[1:])
+        )
 
     def bound(self, frame: Frame, statement: Statement) -> float | None:
         for word, members, *_ in statement.conditions:
             if word == "within":
                 return frame.evaluate(members[0]).number()
         return None
+
+
+def _meets(a: Value, relation: str, b: Value) -> bool:
+    """Whether a condition holds: '=' up to rounding, an order at every entry."""
+    a, b = v.match(a, b, "a condition")
+    if relation == "=":
+        try:
+            compare(a, "=", b)
+            return True
+        except PageError:
+            return False
+    return bool(np.all(COMPARE[relation](plain(a.x), plain(b.x))))
 
 
 def _is_constant(node: Node) -> bool:
@@ -266,39 +276,55 @@ def code_name(prefix: str, letter: str) -> str:
     return {"": letter, "d": "d" + letter, "dot": letter + "_dot"}[prefix]
 
 
-def check_function(display: Display, scene: Scene, magnitude: float) -> float:
-    """`attnmath.name` on the letters of the cast returns the display's left sides."""
+def check_function(display: Display, scene: Scene, magnitudes: dict) -> float:
+    """`attnmath.name` on the letters of the cast returns the display's left sides.
+
+    `magnitudes` are those of the statements whose conditions this scene meets: what the
+    others give is not compared here.
+    """
     name = display.name
     if name not in attnmath.__all__:
         raise PageError("label", f"attnmath has no function {name}")
     function = getattr(attnmath, name)
     names = {code_name(p, k): (p, k) for p in ("", "d", "dot") for k in scene.cast.letters}
-    lefts = []
-    for statement in display.statements:
-        left = statement.members[0]
-        left = left.args[0] if left.kind == "index" else left
-        if not statement.is_local and left.kind == "name":
-            lefts.append((left.args[0], scene.cast.rows.get(left.args[1], left.args[1])))
     parameters = inspect.signature(function).parameters
     unknown = [p for p in parameters if p not in names]
     if unknown:
         raise PageError("label", f"parameter {unknown[0]} of {name} is not in the cast")
     out = function(**{p: natural(scene, *names[p]) for p in parameters})
-    results = out._asdict() if hasattr(out, "_asdict") else {code_name(*lefts[-1]): out}
+    lefts = left_sides(display.statements, scene)
+    results = out._asdict() if hasattr(out, "_asdict") else {code_name(*list(lefts)[-1]): out}
     worst = 0.0
     for key, result in results.items():
         if names.get(key) not in lefts:
             raise PageError("label", f"{name} returns {key}; no line of the display gives it")
-        want = plain(natural(scene, *names[key]))
-        got = plain(result)
-        if got.shape != want.shape:
-            raise PageError("label", f"{name} returns {key} of shape {got.shape}, not {want.shape}")
-        gap = np.where(got == want, 0.0, got - want)
-        error = float(np.abs(gap).max(initial=0.0)) / magnitude
-        if not error <= PAGE:
-            raise PageError("label", f"{key} of {name} is off by {error:.1e} of the magnitude")
-        worst = max(worst, error)
+        run = [magnitudes[k] for k in lefts[names[key]] if k in magnitudes]
+        if run:
+            want = natural(scene, *names[key])
+            worst = max(worst, _returned(name, key, plain(result), plain(want), max(run)))
     return worst
+
+
+def left_sides(statements: tuple, scene: Scene) -> dict:
+    """(prefix, letter) of each left side -> the statements that give it, in order."""
+    lefts: dict = {}
+    for k, statement in enumerate(statements):
+        left = statement.members[0]
+        left = left.args[0] if left.kind == "index" else left
+        if not statement.is_local and left.kind == "name":
+            letter = scene.cast.rows.get(left.args[1], left.args[1])
+            lefts.setdefault((left.args[0], letter), []).append(k)
+    return lefts
+
+
+def _returned(name: str, key: str, got: np.ndarray, want: np.ndarray, magnitude: float) -> float:
+    if got.shape != want.shape:
+        raise PageError("label", f"{name} returns {key} of shape {got.shape}, not {want.shape}")
+    gap = np.where(got == want, 0.0, got - want)
+    error = float(np.abs(gap).max(initial=0.0)) / (magnitude or 1.0)
+    if not error <= PAGE:
+        raise PageError("label", f"{key} of {name} is off by {error:.1e} of the magnitude")
+    return error
 
 
 def natural(scene: Scene, prefix: str, letter: str):

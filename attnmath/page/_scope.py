@@ -78,7 +78,7 @@ def _check_names(member: Node, cast, locals_: dict, found: Scope) -> None:
     for node in member.walk():
         if node.kind == "name":
             prefix, letter = node.args
-            used = letter in found.summed or letter in found.axis
+            used = letter in found.summed or letter in found.free
             if node.args not in locals_ and not (prefix == "" and used):
                 cast.axes(prefix, letter, at=node.start)
 
@@ -97,6 +97,8 @@ def _mark(sub: Node, axis: str | None, cast, bound: tuple, found: Scope) -> None
         found.free.append(letter)
     if axis is None:
         return
+    if (letter == "h") != (axis == "H"):
+        raise PageError("index", f"h runs over the heads, and {letter} over {axis}", sub.start)
     if found.axis.setdefault(letter, axis) != axis:
         message = f"index {letter} runs over {found.axis[letter]} and over {axis}"
         raise PageError("index", message, sub.start)

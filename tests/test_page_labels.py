@@ -1,0 +1,73 @@
+"""A label is a promise: function, listing, test, one name; letters have their lines."""
+
+import pytest
+
+from attnmath.page._chapter import read_text
+from attnmath.page._judge import Book
+from attnmath.page._labels import label_faults
+from attnmath.page._ledger import decade, hashes, stale
+from page_book import HEAD, PAGE
+
+NOTATION = "| letters | shape |\n| --- | --- |\n| $Q$, $K$ | n |\n| $V, A$ | n |\n| $P$, $O$, $L$, $D$ | n |\n"
+LISTING = "\n```{code-cell} ipython3\nshow(logsumexp)\n```\n"
+
+
+def faults(tmp_path, page=PAGE + LISTING, notation=NOTATION, test="def test_logsumexp(): pass"):
+    (tmp_path / "tests").mkdir(exist_ok=True)
+    (tmp_path / "tests" / "test_x.py").write_text(test)
+    chapters = [read_text(page, "chapters/page.md"), read_text(notation, "chapters/notation.md")]
+    found = label_faults(Book(chapters, {"page": (HEAD,)}), tmp_path)
+    return [str(f) for f in found if "no display has this label" not in str(f)]
+
+
+def test_a_page_that_keeps_its_promises(tmp_path):
+    assert faults(tmp_path) == []
+
+
+BROKEN = {
+    "no listing": (dict(page=PAGE), r"page.md:4:1: eq:logsumexp: .*show\(logsumexp\)"),
+    "no test": (dict(test="def test_y(): pass"), "page.md:4:1: eq:logsumexp: .*test_logsumexp"),
+    "no function": (
+        dict(page=PAGE.replace("eq:logsumexp", "eq:logsumexq") + LISTING),
+        "page.md:4:1: eq:logsumexq: .*no public function logsumexq",
+    ),
+    "twice": (
+        dict(page=PAGE + LISTING + "\n$$ A = A $$ (prp:HEAD)\n"),
+        "prp:HEAD: label: the label stands in",
+    ),
+    "no line": (
+        dict(notation=NOTATION.replace("$V, A$", "$A$")),
+        "page.md:2:.*V|v has no line in the chapter on notation",
+    ),
+}
+
+
+@pytest.mark.parametrize("change, message", BROKEN.values(), ids=BROKEN)
+def test_a_broken_promise_is_a_fault(tmp_path, change, message):
+    import re
+
+    assert any(re.search(message, fault) for fault in faults(tmp_path, **change))
+
+
+def test_a_public_rule_needs_a_display(tmp_path):
+    chapters = [read_text(PAGE, "chapters/page.md")]
+    found = label_faults(Book(chapters, {"page": (HEAD,)}), tmp_path)
+    assert any("eq:softmax_vjp: no display" in str(f) for f in found)
+
+
+def test_the_ledger_is_stale_after_an_edit(tmp_path):
+    (tmp_path / "chapters").mkdir()
+    old = Book([read_text(PAGE, "chapters/page.md")], {"page": (HEAD,)})
+    lines = [f"| `{k}` | `{v}` |" for k, v in hashes(old, tmp_path).items()]
+    (tmp_path / "chapters" / "ledger.md").write_text("\n".join(lines) + "\n")
+    assert stale(old, tmp_path) == []
+    edited = read_text(PAGE.replace("dO \\circ O", "O \\circ dO"), "chapters/page.md")
+    assert stale(Book([edited], {}), tmp_path) == ["chapters/page.md"]
+    prose = read_text("A new sentence.\n" + PAGE, "chapters/page.md")
+    assert stale(Book([prose], {}), tmp_path) == []
+    assert "functions" in stale(Book([], {}), tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("error, shown", [(0.0, "0"), (3e-16, "1e-15"), (2e-15, "1e-14"), (0.5, "1e0")])
+def test_decade(error, shown):
+    assert decade(error) == shown

@@ -1,0 +1,139 @@
+"""Every kind of misprint is made, and judged; survivors are reported with their kind."""
+
+import pytest
+
+from attnmath.page._misprints import Entry, entries, identity_faults, report, tally
+from attnmath.page._mutations import latex, misprints
+from page_book import HEAD, book, last
+
+
+def texts(display: str) -> dict[str, list[str]]:
+    one = last(book(display))
+    found: dict = {}
+    for misprint in misprints(one.text, one.statements, HEAD):
+        found.setdefault(misprint.kind, []).append("".join(misprint.apply(one.text).split()))
+    return found
+
+
+MADE = [
+    ("dV = P V", "letter", "dV=AV"),
+    ("dV = P V", "letter", "dQ=PV"),
+    ("dV = P V", "d or dot", "V=PV"),
+    ("dV = P V", "d or dot", r"\dotV=PV"),
+    ("dV = P V", "d or dot", "dV=dPV"),
+    ("dV = P V", "d or dot", r"dV=P\dotV"),
+    ("o_i = v_i", "letter", "q_i=v_i"),
+    ("dV = P V", "transpose gained", r"dV=P^{\mathsfT}V"),
+    ("dV = P V", "transpose gained", r"dV=(PV)^{\mathsfT}"),
+    (r"V = P^{\mathsf T} A", "transpose lost", "V=PA"),
+    ("dV = P A V", "factor lost", "dV=AV"),
+    ("dV = P A V", "factor lost", "dV=PA"),
+    ("dV = P A V", "order", "dV=APV"),
+    ("dV = P A V", "product kind", r"dV=P\circAV"),
+    (r"A = P \circ dP", "product kind", "A=PdP"),
+    (r"A = P \circ dP", "factor lost", "A=P"),
+    (r"A = P \circ dP", "factor lost", "A=dP"),
+    (r"L = \operatorname{rowsum}(A)", "function lost", "L=(A)"),
+    (r"P = \operatorname{softmax}(A)", "function", r"P=\operatorname{log_softmax}(A)"),
+    (r"L = \sqrt{L}", "function lost", "L=(L)"),
+    ("A = P + dP - B", "sign", "A=P-dP-B"),
+    ("A = P + dP - B", "sign", "A=P+dP+B"),
+    ("A = P + dP - B", "sign", "A=-P+dP-B"),
+    ("A = P + dP - B", "sign", "-A=P+dP-B"),
+    ("A = P + dP - B", "term lost", "A=dP-B"),
+    ("A = P + dP - B", "term lost", "A=P-B"),
+    ("A = P + dP - B", "term lost", "A=P+dP"),
+    ("A = P - B", "term lost", "A=-B"),
+    ("A_{ij} = P_{ij}", "index", "A_{ji}=P_{ij}"),
+    ("A_{ij} = P_{ij}", "index", "A_{jj}=P_{ij}"),
+    (r"L_i = \sum_j P_{ij}", "index", r"L_i=\sum_iP_{ij}"),
+    (r"L_i = \sum_j P_{ij}", "function lost", "L_i=P_{ij}"),
+    (r"L_i = \sum_j P_{ij}", "function", r"L_i=\prod_jP_{ij}"),
+    (r"L_i = \sum_{j \le i} P_{ij}", "range", r"L_i=\sum_{j<i}P_{ij}"),
+    (r"L_i = \sum_{j \le i} P_{ij}", "range", r"L_i=\sum_{j\gei}P_{ij}"),
+    (r"L_i = \sum_{j \le i} P_{ij}", "range", r"L_i=\sum_{j}P_{ij}"),
+    ("A = 2 P", "number", "A=3P"),
+    ("L_1 = L_i", "number", "L_2=L_i"),
+    ("A = P^2", "power lost", "A=P"),
+    ("A = P / n", "order", "A=n/P"),
+    ("A = P / n", "size", "A=P/m"),
+    (r"A = \frac{P}{n}", "factor lost", "A={P}"),
+    (r"A = \frac{P}{n}", "order", r"A=\frac{n}{P}"),
+    (r"A \le P", "relation", "A=P"),
+    (r"A \le P", "relation", r"A\geP"),
+    (r"A \le P", "relation", "A<P"),
+    ("A = P", "relation", r"A\neP"),
+    (r"A = 0 \quad \text{if } K = 0", "condition lost", "A=0"),
+    (r"\bar k := Q \\ A = \bar k", "letter", r"\bark:=K\\A=\bark"),
+]
+
+
+@pytest.mark.parametrize("display, kind, misprint", MADE)
+def test_made(display, kind, misprint):
+    assert misprint in texts(display).get(kind, [])
+
+
+def test_a_weakened_relation_and_a_reordering_are_no_misprints():
+    found = [t for kind in texts(r"\langle A, P \rangle \le 1").values() for t in kind]
+    assert r"\langleP,A\rangle\le1" not in found
+    assert not [t for t in texts("A = P")["relation"] if "le" in t]
+
+
+def test_names_in_latex():
+    assert latex("", "Q") == "Q" and latex("d", "gamma") == r"d\gamma"
+    assert latex("dot", "Q") == r"\dot Q" and latex("dot", "tau") == r"\dot \tau"
+    assert latex("", "bar k") == r"\bar k"
+
+
+SHARP = [
+    r"dV = P^{\mathsf T} dO",
+    r"dQ = P \circ (dO\, V^{\mathsf T} - D \mathbf 1^{\mathsf T}) K",
+    r"\frac{\partial P_{ij}}{\partial A_{kl}} = \delta_{ik} P_{ij} (\delta_{jl} - P_{il})",
+    r"dP_{ij} = \langle dO_i, v_j \rangle",
+    r"\dot L = \operatorname{rowsum}(P \circ \dot A)",
+]
+
+
+@pytest.mark.parametrize("display", SHARP)
+def test_every_misprint_of_a_sharp_display_is_rejected(display):
+    one = book(display)
+    result = tally(one, last(one))
+    assert result.survivors == () and result.tried >= 20
+    assert set(result.rejected) >= {"value", "shape"}
+
+
+def test_a_slack_bound_survives_and_is_reported():
+    one = book(r"\operatorname{rowsum}(P \circ P) \le 2 L \circ L + 3 \operatorname{rowsum}(P)")
+    result = tally(one, last(one))
+    assert {"relation", "number", "term lost"} <= {s.kind for s in result.survivors}
+    lines, faults = report([result], [])
+    assert len(faults) == len(result.survivors) and "survives" in faults[0]
+    listed = [Entry(s.label, s.statement, "D = D + 0 D", 1) for s in result.survivors]
+    assert report([result], listed)[1] == []
+
+
+def test_another_way_to_write_the_same_is_not_counted():
+    one = book(r"dP_{ij} = \sum_l dO_{il} V_{jl}")
+    result = tally(one, last(one))
+    assert result.same > 0 and result.survivors == ()
+
+
+def test_an_entry_that_no_longer_survives_is_a_fault():
+    one = book(SHARP[0])
+    result = tally(one, last(one))
+    stale = Entry("prp:tested", "dV = P dO", "D = D + 0 D", 3)
+    assert report([result], [stale])[1] == ["line 3: prp:tested: no longer survives: dV = P dO"]
+
+
+def test_an_identity_in_the_list_must_hold(tmp_path):
+    path = tmp_path / "list.txt"
+    path.write_text(
+        "# a comment\n\n"
+        r"prp:tested | dV = P | D = \operatorname{rowsum}(P \circ dP)" "\n"
+        r"prp:tested | dV = A | D = \operatorname{rowsum}(P)" "\n"
+        r"prp:gone | dV = A | D = \operatorname{rowsum}(P)" "\n"
+    )
+    listed = entries(path)
+    assert [e.line for e in listed] == [3, 4, 5]
+    faults = identity_faults(book(r"dP = dO\, V^{\mathsf T}"), listed, path)
+    assert len(faults) == 2 and "list.txt:4" in faults[1] and "no display prp:gone" in faults[0]
