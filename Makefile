@@ -129,7 +129,7 @@ $(ENV)/.ready-%: requirements-%.lock $(READY)
 # Trusted, so that figures show; what Jupyter remembers stays in the environment.
 lab: export JUPYTER_DATA_DIR := $(CURDIR)/$(ENV)/share/jupyter
 lab: $(ENV)/.ready-lab
-	@$(PY) -m nbformat.sign $(NOTEBOOKS) > /dev/null
+	@$(if $(NOTEBOOKS),$(PY) -m nbformat.sign $(NOTEBOOKS) > /dev/null)
 	$(PY) -m jupyterlab --notebook-dir=chapters --LabApp.news_url= \
 	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate $(LAB)
 

@@ -1,0 +1,242 @@
+"""What a careless author does, and that `make book` goes red each time.
+
+The commands are those of the Makefile (a test compares them), run in a copy of the project; the
+copy is checked untouched first, so that what is red is red because of the mistake.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+COPIED = ("attnmath", "chapters", "tests", "tools", "_config.yml", "_toc.yml", "pyproject.toml")
+UNUSED = shutil.ignore_patterns("__pycache__", "*.pyc", ".ipynb_checkpoints")
+
+PAGES = "-m attnmath.page check"
+LEDGER = "-m attnmath.page ledger --check"
+PAIRS = "tools/nb.py check"
+NOTEBOOKS = "tools/nb.py run"
+NBVAL = "-m pytest --quiet --nbval --nbval-current-env --nbval-cell-timeout=60"
+BOOK = "-c 'from jupyter_book.cli.main import main; main()' build . -q -W -n --keep-going"
+
+SOFTMAX = "chapters/softmax.md"
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """The project without its environment, in a folder whose name has a space."""
+    folder = tmp_path_factory.mktemp("careless") / "a copy"
+    folder.mkdir()
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=UNUSED)
+        else:
+            shutil.copyfile(source, folder / name)
+    return folder
+
+
+def run(folder, command, *more):
+    """A command of the Makefile with this Python, on the package of this folder."""
+    words = command.split()
+    if "'" in command:
+        code, rest = re.fullmatch(r"-c '([^']*)' (.*)", command).groups()
+        words = ["-c", code, *rest.split()]
+    env = {"PYTHONPATH": str(folder), "PATH": "/usr/bin:/bin", "HOME": str(folder),
+           "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([sys.executable, *words, *more], cwd=folder, env=env, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return done.returncode, done.stdout
+
+
+@contextmanager
+def edited(folder, edits):
+    """Files with one place replaced in each edit (file, old, new), as they were afterwards."""
+    before = {}
+    try:
+        for name, old, new in edits:
+            path = folder / name
+            text = path.read_text("utf-8")
+            before.setdefault(path, text)
+            assert text.count(old) >= 1, f"{name} has no {old!r}"
+            path.write_text(text.replace(old, new, 1), "utf-8")
+        yield
+    finally:
+        for path, text in before.items():
+            path.write_text(text, "utf-8")
+
+
+def line_of(folder, name, words):
+    return (folder / name).read_text("utf-8").split(words)[0].count("\n") + 1
+
+
+@contextmanager
+def notebook(folder, name):
+    """A stored notebook to spoil; as it was afterwards."""
+    path = folder / "chapters" / f"{name}.ipynb"
+    before = path.read_text("utf-8")
+    book = nbformat.reads(before, as_version=4)
+    try:
+        yield book, lambda: path.write_text(nbformat.writes(book) + "\n", "utf-8")
+    finally:
+        path.write_text(before, "utf-8")
+
+
+# ---- the commands, and the copy as it is -----------------------------------------------------
+
+
+def test_these_are_the_commands_of_make_book():
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    makefile = makefile.replace("$(NBVAL)", re.search(r"^NBVAL := (.*)", makefile, re.MULTILINE)[1])
+    for command in (PAGES, LEDGER, PAIRS, NBVAL, BOOK):
+        assert f"\t$(PY) {command}" in makefile
+    book = re.search(r"^\$\(DONE\)/book: (.*)", makefile, re.MULTILINE)[1].split()
+    assert {f"$(DONE)/{part}" for part in ("pages", "pairs", "ledger", "notebooks")} <= set(book)
+
+
+@pytest.mark.parametrize("command", [PAGES, LEDGER, PAIRS])
+def test_the_copy_passes_untouched(copy, command):
+    code, said = run(copy, command)
+    assert code == 0, said
+
+
+def test_a_notebook_of_the_copy_passes_untouched(copy):
+    code, said = run(copy, NBVAL, "chapters/index.ipynb")
+    assert code == 0, said
+
+
+# ---- pages -----------------------------------------------------------------------------------
+
+MISTAKES = {
+    "a label deleted": (SOFTMAX, " (prp:softmax_rank)", "", "", "label"),
+    "a letter that nobody knows": (
+        SOFTMAX, "{2} - 2 \\Big(p_j", "{2} - 2 \\Big(\\xi_j", "(prp:softmax_norm)", "xi"),
+    "a sign": (SOFTMAX, "p_j (\\dot a_j - \\langle p", "p_j (\\dot a_j + \\langle p",
+               "(why:softmax_jvp)", "differ"),
+    "no listing": (SOFTMAX, "show(softmax_jvp)", "softmax_jvp", "(eq:softmax_jvp)",
+                   "show(softmax_jvp)"),
+    "no test": ("tests/test_softmax.py", "def test_softmax_vjp(", "def test_something(",
+                "(eq:softmax_vjp)", "test_softmax_vjp"),
+    "not in the notation": ("chapters/notation.md", "$\\tau$", "tau", "", "tau"),
+    "the same label twice": ("chapters/attention.md", "(prp:row_statistic)", "(prp:softmax_shift)",
+                             "", "softmax_shift"),
+}
+
+
+@pytest.fixture(scope="module")
+def all_mistakes(copy):
+    """What the page check says of all these mistakes in one run; each has its own line."""
+    with edited(copy, [mistake[:3] for mistake in MISTAKES.values()]):
+        return run(copy, PAGES)
+
+
+@pytest.mark.parametrize("what", MISTAKES)
+def test_a_mistake_on_a_page_is_found_at_its_place(copy, all_mistakes, what):
+    code, said = all_mistakes
+    _, _, _, label, words = MISTAKES[what]
+    assert code == 1
+    assert any(words in line and label.strip("()") in line
+               and re.match(r"[\w/]+(\.md)?:\d+:\d+: ", line) for line in said.splitlines()), said
+
+
+def test_a_renamed_function_is_missed(copy):
+    with edited(copy, [("attnmath/__init__.py", '"logsumexp_vjp"', '"logsumexp_back"'),
+                       ("attnmath/__init__.py", " logsumexp_vjp", " logsumexp_vjp as logsumexp_back")]):
+        code, said = run(copy, PAGES)
+    assert code == 1
+    assert re.search(r"chapters/softmax\.md:\d+:\d+: eq:logsumexp_vjp", said), said
+
+
+def test_a_broken_function_stays_broken_when_its_outputs_are_made_anew(copy):
+    path = "attnmath/_softmax.py"
+    source = (copy / path).read_text("utf-8")
+    body = source[source.index("def softmax_vjp("):]
+    line = re.search(r"^    .*dP - .*$", body, re.MULTILINE)[0]
+    with (edited(copy, [(path, line, line.replace("dP - ", "dP + ", 1))]),
+          notebook(copy, "index"), notebook(copy, "softmax")):
+        run(copy, NOTEBOOKS, "softmax")
+        code, said = run(copy, PAGES)
+        stale, of = run(copy, LEDGER)
+    assert code == 1
+    assert re.search(r"chapters/softmax\.md:\d+:\d+: eq:softmax_vjp: .*softmax_vjp", said), said
+    assert stale == 1
+    assert "stale: functions" in of
+
+
+def test_a_changed_display_without_a_new_ledger_is_stale(copy):
+    with edited(copy, [(SOFTMAX, "e^{a_j + c}", "e^{c + a_j}")]):
+        code, said = run(copy, LEDGER)
+    assert code == 1
+    assert "stale: chapters/softmax.md" in said
+
+
+# ---- pairs and stored outputs ----------------------------------------------------------------
+
+
+def test_an_edit_of_the_notebook_alone_is_found(copy):
+    with notebook(copy, "softmax") as (book, save):
+        book.cells[0].source += "\n\nOne more sentence."
+        save()
+        code, said = run(copy, PAIRS)
+    assert code == 1
+    assert "softmax.ipynb: cell 1 differs from the text" in said
+
+
+def test_an_edit_of_the_text_alone_is_found(copy):
+    with edited(copy, [(SOFTMAX, "show(softmax)", "show(softmax)  # as it is")]):
+        code, said = run(copy, PAIRS)
+    assert code == 1
+    assert re.search(r"softmax\.ipynb: cell \d+ differs from the text in its line 1", said)
+
+
+def test_a_chapter_dropped_from_the_contents_is_found(copy):
+    with edited(copy, [("_toc.yml", "      - file: chapters/softmax.ipynb\n", "")]):
+        code, said = run(copy, PAIRS)
+    assert code == 1
+    assert "_toc.yml: chapters/softmax.ipynb is not listed" in said
+
+
+def test_a_pasted_output_is_found(copy):
+    with notebook(copy, "index") as (book, save):
+        cell = next(cell for cell in book.cells if cell.get("outputs"))
+        digit = re.search(r"\d", cell.outputs[0].text)[0]
+        cell.outputs[0].text = cell.outputs[0].text.replace(digit, str((int(digit) + 1) % 10), 1)
+        save()
+        pairs, _ = run(copy, PAIRS)
+        code, said = run(copy, NBVAL, "chapters/index.ipynb")
+    assert pairs == 0
+    assert code == 1
+    assert "Cell outputs differ" in said
+
+
+def test_a_notebook_that_never_ran_is_found(copy):
+    with notebook(copy, "index") as (book, save):
+        for cell in book.cells:
+            if cell.cell_type == "code":
+                cell.update(outputs=[], execution_count=None)
+        save()
+        code, said = run(copy, PAIRS)
+    assert code == 1
+    assert "not run in order" in said
+
+
+# ---- the rendered book -----------------------------------------------------------------------
+
+
+def test_links_that_lead_nowhere_stop_the_build(copy):
+    with edited(copy, [("chapters/bibliography.md", "rounding", "rounding {cite}`nobody1999`"),
+                       ("chapters/bibliography.md", "derivatives", "{doc}`no_chapter`"),
+                       ("chapters/bibliography.md", "letters", "{eq}`eq:no_label`"),
+                       ("chapters/api.md", "attnmath.logsumexp_vjp\n", "attnmath.logsumexp\n"),
+                       ("attnmath/_softmax.py", "chapters/softmax.md, eq:softmax_jvp",
+                        "chapters/softmax.md, eq:softmax_gone")]):
+        code, said = run(copy, BOOK)
+    assert code != 0
+    for lost in ("nobody1999", "no_chapter", "no_label", "attnmath.logsumexp_vjp", "softmax_gone"):
+        assert lost in said
