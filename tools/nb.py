@@ -90,6 +90,13 @@ def make(path):
     return True
 
 
+def place(path, error):
+    """The line of the text at which the cell begins that raised an error."""
+    cell = re.search(r"-{18}\n(.*?)\n-{18}", error.traceback, re.DOTALL)
+    source = cell.group(1) if cell else "\0"
+    return path.read_text("utf-8").split(source)[0].count("\n") + 1
+
+
 def check_cells(name, text, book):
     """What differs between a text and its notebook."""
     if len(text.cells) != len(book.cells):
@@ -241,15 +248,17 @@ def main(argv=None):
     unknown = [name for name in names if name not in known]
     if unknown:
         parser.error(f"no chapter with code is called {', '.join(unknown)}; there are {', '.join(known)}")
+    from nbclient.exceptions import CellExecutionError
+
     failed = False
     with concurrent.futures.ProcessPoolExecutor(args.jobs) as pool:
         runs = {name: pool.submit(make, known[name]) for name in names}
         for name, run in runs.items():
             try:
                 print(f"{name}.ipynb: {'written' if run.result() else 'unchanged'}", flush=True)
-            except Exception as error:  # a cell's error is text for the author, whatever its type
+            except CellExecutionError as error:
                 failed = True
-                print(f"{name}.md: {error}", file=sys.stderr)
+                print(f"chapters/{name}.md:{place(known[name], error)}: {error.ename}: {error.evalue}")
     return failed
 
 

@@ -50,7 +50,9 @@ def link_docstring(app, what, name, obj, options, lines):
         if " -> " in line and "``" not in line:
             line = f"``{line.strip()}``"
             done.append("")
-        elif line.startswith("Derived in "):
+        elif "`" not in line:
+            line = line.replace("*", r"\*")      # *x is no emphasis
+        if line.startswith("Derived in "):
             done.append("")
         line = DERIVED_IN.sub(r":doc:`/chapters/\1`", line)
         done.append(LABEL.sub(r":eq:`eq:\1`", line))
