@@ -234,17 +234,11 @@ class Scene:
             if inner.kind == "partial" or inner.kind == "name" and inner.args[0]:
                 message = "the derivative of a derivative is not read"
                 raise PageError("grammar", message, inner.start)
-        letter, entries, shape = self._entries(frame, denominator)
+        letter, entries, below = self._entries(frame, denominator)
         slopes = self.slopes(frame, numerator, letter, entries)  # entries × rows × columns
-        rows, columns = slopes.shape[1:]
-        if len(entries) == 1:
-            x = slopes[0]
-        elif (rows, columns) == (1, 1):
-            x = slopes.reshape(shape)
-        elif 1 in (rows, columns) and 1 in shape:
-            x = slopes.reshape((len(entries), -1)).T
-        else:
-            raise PageError("shape", "a matrix by a matrix needs vec", node.start)
+        above = slopes.shape[1:]
+        shape = slope_shape(above, below)
+        x = slopes.reshape((len(entries), -1)).T.reshape(shape)
         return Value(self.array(x), magnitude(x))
 
     def _entries(self, frame: Frame, node: Node) -> tuple:
@@ -265,6 +259,21 @@ class Scene:
             spans.append(range(length) if take is None else (take,))
         entries = list(product(*spans))
         return letter, entries, tuple(map(len, spans))[-2:]
+
+
+def slope_shape(above: tuple, below: tuple) -> tuple:
+    """The shape of ∂ above / ∂ below: entries of the one by entries of the other.
+
+    A number by a matrix has the matrix's shape; a row by a row, or a column by a column,
+    has a row for each entry above.
+    """
+    if below == (1, 1):
+        return above
+    if above == (1, 1):
+        return below
+    if above[0] == below[0] == 1 or above[1] == below[1] == 1:
+        return (max(above), max(below))
+    raise PageError("shape", "a row by a row, a column by a column; a matrix needs vec")
 
 
 class NumPyScene(Scene):
@@ -383,7 +392,11 @@ class Independent(Scene):
         return self.cache[key]
 
     def partial(self, frame: Frame, node: Node) -> Value:
-        raise PageError("value", "a derivative is not a free letter", node.start)
+        above, below = (frame.evaluate(part).shape for part in node.args)
+        key = (node, tuple(sorted(frame.index.items())))
+        if key not in self.cache:
+            self.cache[key] = self.rng.uniform(0.5, 1.5, slope_shape(above, below))
+        return Value(self.cache[key], magnitude(self.cache[key]))
 
 
 def locals_of(statements, cast: Cast, scene: Scene) -> tuple[dict, dict]:

@@ -128,18 +128,21 @@ class Judged:
                 if a.is_local:
                     continue
                 for f, g in zip(old.frames(a, True), new.frames(b, True), strict=True):
-                    for x, y in zip(a.members, b.members):
-                        if x != y:
-                            _same(f.evaluate(x), g.evaluate(y), says_zero(a))
+                    _same_members(f, g, a.members, b.members, a.relations)
+                    for p, q in zip(a.conditions, b.conditions):
+                        _same_members(f, g, p[1], q[1], p[2])
         except (PageError, ValueError):
             return False
         return True
 
 
-def says_zero(statement) -> bool:
-    """`x = 0`, which says the same as `-x = 0` and as its transpose."""
-    last = statement.members[-1]
-    return statement.relations == ("=",) and last.kind == "number" and last.args[0] == 0
+def _same_members(f, g, old: tuple, new: tuple, relations: tuple) -> None:
+    """A PageError unless both say the same: `x = 0` is also `-x = 0`, or its transpose."""
+    last = old[-1]
+    zero = relations == ("=",) and last.kind == "number" and last.args[0] == 0
+    for x, y in zip(old, new):
+        if x != y:
+            _same(f.evaluate(x), g.evaluate(y), zero)
 
 
 def _same(x: Value, y: Value, up_to_sign: bool) -> None:
@@ -161,9 +164,10 @@ def _equal(a, b) -> bool:
 
 
 def _alike(a, b) -> bool:
-    """The same relations under the same conditions, on as many sides."""
+    """The same relations, on as many sides, under as many conditions of the same form."""
+    form = [[(c[0], c[2], len(c[1])) for c in one.conditions] for one in (a, b)]
     same = a.relations == b.relations and len(a.members) == len(b.members)
-    return same and _conditions(a) == _conditions(b)
+    return same and form[0] == form[1]
 
 
 def _conditions(statement) -> tuple:
