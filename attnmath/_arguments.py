@@ -1,142 +1,182 @@
-"""What a public function is given, checked in one place: one clear sentence for each fault.
+"""What the public functions may be given, and one clear sentence for what they may not.
 
-Shapes, libraries and number types are checked always; values only where they are there to
-be seen (not while a function is traced, compiled or mapped over a batch).
+Shapes, libraries and dtypes are checked always; values (NaN in B, tau = 0) only where there
+are values to see: not while a function is traced, compiled or mapped over a batch.
 """
 
 import math
 import sys
 from typing import Any
 
+import numpy as np
 from array_api_compat import array_namespace, is_array_api_obj, is_torch_array
 
-REAL = {"float16": 16, "bfloat16": 17, "float32": 32, "float64": 64, "complex64": 32,
-        "complex128": 64, "longdouble": 128, "float128": 128, "clongdouble": 128,
-        "complex256": 128, "float8": 8}  # fmt: skip
+from attnmath._arrays import is_number, real, shape
+
+NUMBERS = ("tau", "tau_dot", "gamma", "gamma_dot")  # may be Python numbers
+OUTPUTS = {"dP": "P", "dL": "L", "dLambda": "Lambda", "dO": "O"}
 
 
-def arrays(function: str, **named: Any) -> None:
-    """All arrays, of one library, of one floating-point precision; None stands for none."""
+def scores(function: str, A: Any, **others: Any) -> list:
+    """A, then tau, gradients and tangents as the formulas need them."""
+    given = _arrays(function, A=A, **others)
+    A = given["A"]
+    _axes(function, "A", A, 1, "(..., m)")
+    if "tau" in given:
+        _broadcasts(function, "tau", given["tau"], shape(A))
+        if _sees(given["tau"], lambda tau: tau == 0):
+            raise ValueError(f"{function}: tau is 0; it needs another value, to divide A by")
+    outputs = {"dP": shape(A), "dL": shape(A)[:-1], "dLambda": shape(A)}
+    return _with_others(function, given, outputs)
+
+
+def head(
+    function: str, Q: Any, K: Any, V: Any, B: Any, gamma: Any, **others: Any
+) -> list:
+    """Q, K, V, B, gamma, then gradients and tangents as the formulas need them."""
+    given = _arrays(function, Q=Q, K=K, V=V, B=B, gamma=gamma, **others)
+    Q, K, V, B, gamma = list(given.values())[:5]
+    _axes(function, "Q", Q, 2, "(..., n, d_k)")
+    n, d_k = shape(Q)[-2:]
+    if d_k == 0:
+        raise ValueError(f"{function}: Q has shape {shape(Q)}; it needs d_k > 0")
+    _axes(function, "K", K, 2, f"(..., m, {d_k}) to match Q of shape {shape(Q)}", {-1: d_k})
+    m = shape(K)[-2]
+    _axes(function, "V", V, 2, f"(..., {m}, d_v) to match K of shape {shape(K)}", {-2: m})
+    leading = _leading(function, "K", K, shape(Q)[:-2], "Q")
+    _broadcasts(function, "B", B, (*leading, n, m))
+    if _sees(B, lambda B: ~(B < math.inf)):
+        raise ValueError(f"{function}: B of shape {shape(B)} holds NaN or +inf; its entries"
+                         " need to be numbers or -inf")  # fmt: skip
+    _broadcasts(function, "gamma", gamma, (*leading, n, m))
+    given["gamma"] = 1 / math.sqrt(d_k) if gamma is None else gamma
+    leading = _leading(function, "V", V, leading, "Q and K")
+    return _with_others(function, given, {"dO": (*leading, n, shape(V)[-1])})
+
+
+def _arrays(function: str, **given: Any) -> dict:
+    """Arrays of one library and one precision, or numbers or None where they may stand."""
     first = None
-    for name, x in named.items():
-        if x is None:
+    for name, x in given.items():
+        if isinstance(x, np.generic) and name in NUMBERS:
+            given[name] = x = x.item()
+        if x is None and (name in ("B", "gamma") or name.endswith("_dot")):
             continue
-        if not is_array_api_obj(x):
-            kind = type(x).__name__
-            raise TypeError(f"{function}: {name} is a {kind}; it needs to be an array"
-                            " (NumPy, torch or another array-API library)")  # fmt: skip
-        xp, dtype = array_namespace(x), _dtype(x)
-        if not xp.isdtype(x.dtype, ("real floating", "complex floating")):
-            hint = f"; write where({name}, 0.0, -inf) for a mask" if dtype == "bool" else ""
-            raise TypeError(f"{function}: {name} has dtype {dtype}; it needs"
-                            f" floating-point numbers{hint}")  # fmt: skip
-        if first is None:
-            first = (name, xp, dtype)
-        elif xp is not first[1]:
-            raise TypeError(f"{function}: {name} is of {_library(xp)} and {first[0]} of"
-                            f" {_library(first[1])}; all need to be of one library")  # fmt: skip
-        elif REAL.get(dtype, dtype) != REAL.get(first[2], first[2]):
-            raise TypeError(f"{function}: {name} has dtype {dtype}; it needs that of"
-                            f" {first[0]}, {first[2]}")  # fmt: skip
+        if name in NUMBERS and is_number(x) and not isinstance(x, bool):
+            if not abs(x) < math.inf:
+                raise ValueError(f"{function}: {name} is {x}; it needs to be a finite number")
+            continue
+        _floating(function, name, x)
+        first = first or (name, x)
+        if array_namespace(x) is not array_namespace(first[1]):
+            raise TypeError(f"{function}: {name} is an array of {_library(x)}, but {first[0]}"
+                            f" is one of {_library(first[1])}; all need to be of one library")  # fmt: skip
+        if _precision(x) != _precision(first[1]):
+            raise TypeError(f"{function}: {name} has dtype {_dtype(x)}; it needs that of"
+                            f" {first[0]}, {_dtype(first[1])}")  # fmt: skip
+    return _all_complex(given)
+
+
+def _floating(function: str, name: str, x: Any) -> None:
+    kind = "an array or a number" if name in NUMBERS else "an array"
+    if not is_array_api_obj(x) or isinstance(x, np.matrix | np.ma.MaskedArray):
+        raise TypeError(f"{function}: {name} is a {type(x).__name__}; it needs to be {kind}"
+                        " (of NumPy, torch or another array-API library)")  # fmt: skip
+    xp = array_namespace(x)
+    if name == "B" and xp.isdtype(x.dtype, "bool"):
+        raise TypeError(f"{function}: B is boolean; it needs numbers that are added to the scores:"
+                        " 0 where a query may look and -inf where not, as in"
+                        " where(may_look, 0.0, -inf)")  # fmt: skip
+    if not xp.isdtype(x.dtype, ("real floating", "complex floating")):
+        raise TypeError(f"{function}: {name} has dtype {_dtype(x)}; it needs floating-point"
+                        " numbers")  # fmt: skip
+
+
+def _all_complex(given: dict) -> dict:
+    """All arrays complex if one is or a number is: some libraries multiply no mixture."""
+    arrays = {name: x for name, x in given.items() if x is not None and not is_number(x)}
+    kinds = [x.dtype for x in arrays.values()]
+    kinds += [x for x in given.values() if isinstance(x, complex)]
+    xp = array_namespace(*arrays.values())
+    if all(kind == kinds[0] for kind in kinds):
+        return given
+    dtype = xp.result_type(*kinds)
+    return given | {name: xp.astype(x, dtype) for name, x in arrays.items()}
+
+
+def _with_others(function: str, given: dict, outputs: dict) -> list:
+    """The list of all that is given; gradients and tangents have the shapes they need."""
+    for name, x in given.items():
+        if name in OUTPUTS:
+            _shape(function, name, x, outputs[name], OUTPUTS[name])
+        elif name.endswith("_dot"):
+            of = name.removesuffix("_dot")
+            if given[of] is None and x is not None:
+                raise ValueError(f"{function}: {name} has shape {shape(x)}; it needs to be None,"
+                                 f" as {of} is")  # fmt: skip
+            if x is not None:
+                _shape(function, name, x, shape(given[of]), of)
+            elif is_number(given[of]) or given[of] is None or of in ("B", "gamma", "tau"):
+                given[name] = 0
+            else:
+                given[name] = array_namespace(given[of]).zeros_like(given[of])
+    return list(given.values())
+
+
+def _shape(function: str, name: str, x: Any, need: tuple, of: str) -> None:
+    if shape(x) != tuple(need):
+        raise ValueError(f"{function}: {name} has shape {shape(x)}; it needs {tuple(need)},"
+                         f" the shape of {of}")  # fmt: skip
+
+
+def _axes(
+    function: str, name: str, x: Any, count: int, need: str, sizes: dict | None = None
+) -> None:
+    """x has this many axes at least, and the sizes given for some of the last ones."""
+    if len(shape(x)) < count or any(shape(x)[k] != size for k, size in (sizes or {}).items()):
+        raise ValueError(f"{function}: {name} has shape {shape(x)}; it needs {need}")
+
+
+def _broadcasts(function: str, name: str, x: Any, need: tuple) -> None:
+    """x broadcasts against the scores and does not enlarge them."""
+    own = () if x is None else shape(x)
+    if len(own) > len(need) or any(a not in (1, b) for a, b in zip(own[::-1], need[::-1])):
+        raise ValueError(f"{function}: {name} has shape {own}; it needs one that broadcasts to"
+                         f" {tuple(need)}, the shape of A")  # fmt: skip
+
+
+def _leading(function: str, name: str, x: Any, others: tuple, of: str) -> tuple:
+    """The leading axes of x, all but the last two, broadcast against the others'."""
+    own = shape(x)[:-2]
+    length = max(len(own), len(others))
+    pairs = list(zip((1,) * (length - len(own)) + own, (1,) * (length - len(others)) + others))
+    if any(a != b and 1 not in (a, b) for a, b in pairs):
+        raise ValueError(f"{function}: {name} has shape {shape(x)}; its leading axes {own} need to"
+                         f" broadcast against {tuple(others)}, those of {of}")  # fmt: skip
+    return tuple(b if a == 1 else a for a, b in pairs)
+
+
+def _sees(x: Any, question: Any) -> bool:
+    """Whether the answer is yes for any entry of x; no where there are no values to see."""
+    if x is None or is_number(x):
+        return x is not None and bool(question(x))
+    if is_torch_array(x):
+        torch = sys.modules["torch"]
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():
+            return False
+    try:
+        return bool(array_namespace(x).any(question(real(x))))
+    except Exception:  # a tracer, or one of a batch under vmap, does not become a bool
+        return False
+
+
+def _precision(x: Any) -> float:
+    return float(array_namespace(x).finfo(x.dtype).eps)
 
 
 def _dtype(x: Any) -> str:
     return str(x.dtype).rpartition(".")[2]
 
 
-def _library(xp: Any) -> str:
-    return xp.__name__.rpartition(".")[2]
-
-
-def shaped(function: str, name: str, x: Any, axes: str, fits: bool, why: str = "") -> None:
-    """A ValueError that names the shape x has and the shape it needs, unless it fits."""
-    if x is not None and not fits:
-        need = f"({axes})" + (f" to match {why}" if why else "")
-        raise ValueError(f"{function}: {name} has shape {tuple(x.shape)}; it needs {need}")
-
-
-def like(function: str, name: str, x: Any, shape: tuple, why: str) -> None:
-    """x has this very shape; None and numbers beside a number's place are let through."""
-    if x is not None and tuple(getattr(x, "shape", ())) != tuple(shape):
-        has = tuple(getattr(x, "shape", ()))
-        raise ValueError(f"{function}: {name} has shape {has};"
-                         f" it needs {tuple(shape)}, the shape of {why}")  # fmt: skip
-
-
-def broadcasts(function: str, name: str, x: Any, shape: tuple, why: str) -> None:
-    """x broadcasts against the shape and does not enlarge it."""
-    own = tuple(x.shape)
-    fits = len(own) <= len(shape) and all(
-        a in (1, b) for a, b in zip(reversed(own), reversed(shape))
-    )
-    if not fits:
-        raise ValueError(f"{function}: {name} has shape {own}; it needs one that"
-                         f" broadcasts against {tuple(shape)}, the shape of {why}")  # fmt: skip
-
-
-def number(function: str, name: str, x: Any, shape: tuple, why: str, **beside: Any) -> Any:
-    """A number as it is, or an array (of the library of `beside`) that broadcasts."""
-    if isinstance(x, bool):
-        raise TypeError(f"{function}: {name} is a bool; it needs to be a number")
-    if isinstance(x, int | float | complex):
-        x = complex(x) if isinstance(x, complex) else float(x)
-        if x != x:
-            raise ValueError(f"{function}: {name} is not a number")
-        return x
-    arrays(function, **beside, **{name: x})
-    broadcasts(function, name, x, shape, why)
-    return x
-
-
-def leading(function: str, **named: Any) -> tuple:
-    """The leading axes (all but the last two) that the arrays have in common."""
-    out: list = []
-    first = next(iter(named))
-    for name, x in named.items():
-        shape = tuple(x.shape[:-2])
-        out = [1] * (len(shape) - len(out)) + out
-        for k in range(1, len(shape) + 1):
-            if out[-k] != 1 and shape[-k] not in (1, out[-k]):
-                raise ValueError(f"{function}: {name} has shape {tuple(x.shape)}; its leading"
-                                 f" axes need to broadcast against {tuple(out)}, those of"
-                                 f" {first} {tuple(named[first].shape)}")  # fmt: skip
-            out[-k] = shape[-k] if out[-k] == 1 else out[-k]
-    return tuple(out)
-
-
-def below_infinity(function: str, name: str, x: Any) -> None:
-    """Neither NaN nor +inf in x, as far as its values can be seen."""
-    bad = seen(x, lambda xp, x: not bool(xp.all(x < xp.inf)))
-    if bad:
-        raise ValueError(f"{function}: {name} of shape {tuple(x.shape)} holds NaN or +inf;"
-                         " its entries need to be numbers or -inf")  # fmt: skip
-
-
-def no_zero(function: str, name: str, x: Any) -> None:
-    """No zero in x, a number or an array, as far as its values can be seen."""
-    if isinstance(x, float | complex):
-        bad = x == 0
-    else:
-        bad = seen(x, lambda xp, x: bool(xp.any(x == 0)))
-    if bad:
-        raise ValueError(f"{function}: {name} is zero; it needs to be another number")
-
-
-def seen(x: Any, question: Any) -> bool:
-    """The answer to a question on values; False where there are none to be seen."""
-    if is_torch_array(x):
-        torch = sys.modules["torch"]
-        if torch.compiler.is_compiling() or torch.jit.is_tracing() or x.is_meta:
-            return False
-    xp = array_namespace(x)
-    try:
-        return question(xp, xp.real(x) if xp.isdtype(x.dtype, "complex floating") else x)
-    except Exception:  # a tracer or a batch of vmap refuses to become a bool
-        return False
-
-
-def default_scale(function: str, d_k: int) -> float:
-    """1/sqrt(d_k)."""
-    if d_k == 0:
-        raise ValueError(f"{function}: d_k is 0; the default scale 1/sqrt(d_k) needs d_k > 0")
-    return 1 / math.sqrt(d_k)
+def _library(x: Any) -> str:
+    return type(x).__module__.partition(".")[0]

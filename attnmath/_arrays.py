@@ -1,137 +1,124 @@
-"""The words of the formulas, the same for NumPy, torch and any array-API library.
+"""The vocabulary of the formulas, the same for NumPy, torch and every array-API library.
 
-Formulas call these and each other, nothing else. What depends on the kind of number is
-decided here: the real part of a complex score, a score of -inf, a row without a key.
+Formulas call these words and each other, nothing else. A score of -inf is decided here: its
+weight is 0 and it does not move, and a row that holds nothing else is empty.
 """
 
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, is_numpy_array
+from array_api_compat import array_namespace, device, is_numpy_array
 
 Array = Any  # an array of any library that array-api-compat knows
-Scalar = Any  # a number, or an array of one library with the others
+Scalar = Any  # a number, or an array that broadcasts
 
 
-def exp(A: Array) -> Array:
-    return array_namespace(A).exp(A)
+def exp(x: Array) -> Array:
+    """The exponential; exactly 0 where x is -inf."""
+    xp = array_namespace(x)
+    return xp.where(hidden(x), 0, xp.exp(finite(x)))
 
 
-def log(A: Array) -> Array:
-    return array_namespace(A).log(A)
+def log(x: Array) -> Array:
+    """The logarithm; -inf where x is 0."""
+    xp = array_namespace(x)
+    return xp.where(x == 0, -xp.inf, xp.log(xp.where(x == 0, 1, x)))
 
 
-def transpose(A: Array) -> Array:
+def divide(x: Array, y: Scalar) -> Array:
+    """x / y; 0 / 0 is 0, and -inf stays -inf."""
+    xp = array_namespace(x)
+    quotient = finite(x) / (y if is_number(y) else xp.where(y == 0, 1, y))
+    return xp.where(hidden(x), -xp.inf, quotient)
+
+
+def shift(x: Array, c: Array) -> Array:
+    """x - c; a difference below the smallest number is -inf, which is no mishap."""
+    with np.errstate(over="ignore") if is_numpy_array(x) else nullcontext():
+        return x - c
+
+
+def rowsum(x: Array) -> Array:
+    """The sum of each row, as a column: (..., m) -> (..., 1)."""
+    return array_namespace(x).sum(x, axis=-1, keepdims=True)
+
+
+def rowmax(x: Array) -> Array:
+    """The largest real part in each row, as a column; 0 for an empty row."""
+    if x.shape[-1] == 0:
+        return rowsum(real(x))
+    return finite(array_namespace(x).max(real(x), axis=-1, keepdims=True))
+
+
+def T(x: Array) -> Array:
     """The last two axes exchanged."""
-    return array_namespace(A).matrix_transpose(A)
-
-
-def rowsum(A: Array) -> Array:
-    """The sum of each row, as a column."""
-    return array_namespace(A).sum(A, axis=-1, keepdims=True)
-
-
-def rowmax(A: Array) -> Array:
-    """The largest real part in each row, as a column; 0 for a row of nothing but -inf."""
-    xp = array_namespace(A)
-    A = real(A)
-    if A.shape[-1] == 0:
-        return xp.sum(A, axis=-1, keepdims=True)
-    top = xp.max(A, axis=-1, keepdims=True)
-    return xp.where(top == -xp.inf, xp.zeros_like(top), top)
-
-
-def shifted(A: Array, c: Array) -> Array:
-    """A - c, where a difference beyond the largest number is -inf and no mishap."""
-    with np.errstate(over="ignore") if is_numpy_array(A) else nullcontext():
-        return A - c
-
-
-def nonzero(c: Array) -> Array:
-    """c with 1 in the place of 0: what an empty row is divided by."""
-    xp = array_namespace(c)
-    return xp.where(c == 0, xp.ones_like(c), c)
-
-
-def empty_rows(A: Array) -> Array:
-    """A column: -inf for a row that is -inf everywhere, 0 for the others."""
-    xp = array_namespace(A)
-    nothing = xp.all(real(A) == -xp.inf, axis=-1, keepdims=True)
-    zero = xp.sum(xp.zeros_like(A), axis=-1, keepdims=True)
-    return xp.where(nothing, zero - xp.inf, zero)
-
-
-def live(A: Array) -> Array:
-    """A column: 0 for a row that is -inf everywhere, 1 for the others."""
-    return exp(empty_rows(real(A)))
-
-
-def finite(A: Array) -> Array:
-    """A with 0 in the place of -inf: such a score has the weight 0."""
-    xp = array_namespace(A)
-    return xp.where(real(A) == -xp.inf, xp.zeros_like(A), A)
-
-
-def over(A: Array, tau: Scalar) -> Array:
-    """A / tau; a score of -inf stays what it is, also beside complex numbers."""
-    xp = array_namespace(A)
-    S = finite(A) / tau
-    return xp.where(real(A) == -xp.inf, xp.zeros_like(S) - xp.inf, S)
+    return array_namespace(x).matrix_transpose(x)
 
 
 def column(x: Array) -> Array:
-    """(..., n) as (..., n, 1)."""
-    return x[..., None]
+    """(..., m) -> (..., m, 1)."""
+    return array_namespace(x).expand_dims(x, axis=-1)
 
 
-def row(x: Array) -> Array:
-    """(..., n) as (..., 1, n)."""
-    return x[..., None, :]
+def row(x: Scalar) -> Scalar:
+    """(..., m) -> (..., 1, m); what has no axes is left alone."""
+    return x if shape(x) == () else array_namespace(x).expand_dims(x, axis=-2)
 
 
-def flat(c: Array) -> Array:
-    """A column (..., n, 1) as (..., n)."""
-    return c[..., 0]
+def flat(x: Array) -> Array:
+    """A column without its last axis: (..., 1) -> (...)."""
+    return array_namespace(x).squeeze(x, axis=-1)
 
 
-def diag(p: Array) -> Array:
-    """(..., m) as (..., m, m), with p on the diagonal and 0 beside it."""
-    xp = array_namespace(p)
-    m = p.shape[-1]
-    k = xp.arange(m, device=p.device)
-    same = k[:, None] == k[None, :]
-    return xp.where(same, p[..., None], xp.zeros_like(p[..., None]))
+def diag(x: Array) -> Array:
+    """Each row on the diagonal of a square: (..., m) -> (..., m, m)."""
+    xp = array_namespace(x)
+    ones = xp.eye(x.shape[-1], dtype=xp.bool, device=device(x))
+    return xp.where(ones, column(x), 0)
 
 
-def real(A: Array) -> Array:
-    xp = array_namespace(A)
-    return xp.real(A) if xp.isdtype(A.dtype, "complex floating") else A
+def finite(x: Array) -> Array:
+    """x with 0 in the place of -inf."""
+    return visible(x, x)
 
 
-def sum_to(dY: Array, x: Scalar) -> Array:
-    """dY summed over the axes along which x was broadcast; of x's shape (a number's is ())."""
-    xp = array_namespace(dY)
-    shape = tuple(getattr(x, "shape", ()))
-    new = tuple(range(dY.ndim - len(shape)))
-    if new:
-        dY = xp.sum(dY, axis=new)
-    ones = tuple(k for k, size in enumerate(shape) if size == 1 and dY.shape[k] != 1)
-    return xp.sum(dY, axis=ones, keepdims=True) if ones else dY
+def visible(x: Array, A: Array) -> Array:
+    """x with 0 where A is -inf."""
+    return array_namespace(A).where(hidden(A), 0, x)
 
 
-def spread(x: Array, like: Array) -> Array:
-    """x broadcast against the shape of `like`, so that sums over it count every place."""
-    return x + array_namespace(like).zeros_like(like)
+def hidden(A: Array) -> Array:
+    """Where A is -inf."""
+    return real(A) == -array_namespace(A).inf
 
 
-def still(x_dot: Array | None, x: Array | None) -> Array | float:
-    """The tangent x_dot; zero if it is None."""
-    if x_dot is not None:
-        return x_dot
-    return array_namespace(x).zeros_like(x) if hasattr(x, "shape") else 0.0
+def real(x: Array) -> Array:
+    """The real part."""
+    xp = array_namespace(x)
+    return xp.real(x) if xp.isdtype(x.dtype, "complex floating") else x
 
 
-def plus(A: Array, B: Array | None) -> Array:
-    """A + B, where no B is a B of zeros."""
-    return A if B is None else A + B
+def or_zero(x: Array | None) -> Scalar:
+    """x, or 0 where there is none."""
+    return 0 if x is None else x
+
+
+def sum_to(x: Array, like: Scalar | None) -> Array | None:
+    """x summed over the axes along which `like` was broadcast; None if there is no `like`."""
+    if like is None:
+        return None
+    xp, new = array_namespace(x), x.ndim - len(shape(like))
+    x = xp.sum(x, axis=tuple(range(new)))
+    spread = tuple(k for k, size in enumerate(shape(like)) if size != x.shape[k])
+    return xp.sum(x, axis=spread, keepdims=True) if spread else x
+
+
+def shape(x: Scalar) -> tuple:
+    """The shape of an array; () for a number."""
+    return () if is_number(x) else tuple(x.shape)
+
+
+def is_number(x: Scalar) -> bool:
+    """Whether x is a Python number."""
+    return isinstance(x, int | float | complex)

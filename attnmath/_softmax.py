@@ -2,168 +2,168 @@
 
 from typing import NamedTuple
 
-from attnmath import _arguments as given
+from attnmath._arguments import scores
 from attnmath._arrays import (
-    Array, Scalar, column, diag, empty_rows, exp, finite, flat, live, log, nonzero, over,
-    row, rowmax, rowsum, shifted, spread, still, sum_to)  # fmt: skip
+    Array,
+    Scalar,
+    column,
+    diag,
+    divide,
+    exp,
+    finite,
+    flat,
+    log,
+    row,
+    rowmax,
+    rowsum,
+    shift,
+    sum_to,
+    visible,
+)
 
 
 class SoftmaxGradients(NamedTuple):
-    """The gradients of softmax: dA of A's shape, dtau of tau's."""
+    """The gradients of softmax, each of the shape of its argument."""
 
     dA: Array
     dtau: Array
 
 
 def softmax(A: Array, tau: Scalar = 1) -> Array:
-    """The weights of each row: its exponentials at temperature tau, divided by their sum.
+    """The weights of each row: exponentials of the scores, divided by their sum.
 
     A (..., m), tau () -> P (..., m)
 
-    A score of -inf has the weight 0; a row that is -inf everywhere has no weights: P = 0.
-    tau is a number, or an array that broadcasts against A. Raises ValueError for tau = 0 or
-    a shape that does not fit, TypeError for anything but floating-point arrays.
+    A score of -inf has the weight 0; a row that is -inf everywhere has no weights, P = 0.
+    The temperature tau is a number, or an array that broadcasts against A. Raises TypeError
+    unless A is an array of floating-point numbers, ValueError for tau = 0 or a wrong shape.
     Derived in chapters/softmax.md, eq:softmax.
     """
-    tau = _scores("softmax", A, tau)
-    S = over(A, tau)
-    E = exp(shifted(S, rowmax(S)))
-    return E / nonzero(rowsum(E))
+    A, tau = scores("softmax", A, tau=tau)
+    S = divide(A, tau)
+    E = exp(shift(S, rowmax(S)))
+    return divide(E, rowsum(E))
 
 
 def softmax_vjp(dP: Array, A: Array, tau: Scalar = 1) -> SoftmaxGradients:
-    """The gradients of the loss in the scores and in the temperature, from that in P.
+    """The gradients of the loss in scores and temperature, from the gradient in the weights.
 
     dP (..., m), A (..., m), tau () -> dA (..., m), dtau ()
 
-    Each row of dA has the sum 0; it is 0 where A is -inf. dtau has the shape of tau.
-    Raises ValueError, TypeError as softmax does.
+    dA is 0 where A is -inf. Errors as for softmax.
     Derived in chapters/softmax.md, eq:softmax_vjp.
     """
-    tau = _scores("softmax_vjp", A, tau, dP=dP)
+    A, tau, dP = scores("softmax_vjp", A, tau=tau, dP=dP)
     P = softmax(A, tau)
     dA = P * (dP - rowsum(P * dP)) / tau
-    dtau = sum_to(-dA * finite(A) / tau, tau)
-    return SoftmaxGradients(dA, dtau)
+    dtau = -dA * finite(A) / tau
+    return SoftmaxGradients(dA, sum_to(dtau, tau))
 
 
 def softmax_jvp(
     A_dot: Array | None, tau_dot: Scalar | None, A: Array, tau: Scalar = 1
 ) -> Array:
-    """The tangent of the weights, from those of the scores and of the temperature.
+    """The tangent of the weights, from the tangents of scores and temperature.
 
     A_dot (..., m), tau_dot (), A (..., m), tau () -> P_dot (..., m)
 
-    A tangent of None is zero. Each row of P_dot has the sum 0.
-    Raises ValueError, TypeError as softmax does.
+    A tangent of None is zero. P_dot is 0 where A is -inf. Errors as for softmax.
     Derived in chapters/softmax.md, eq:softmax_jvp.
     """
-    tau = _scores("softmax_jvp", A, tau, A_dot=A_dot)
+    dots = dict(A_dot=A_dot, tau_dot=tau_dot)
+    A, tau, A_dot, tau_dot = scores("softmax_jvp", A, tau=tau, **dots)
     P = softmax(A, tau)
-    U = (still(A_dot, A) - still(tau_dot, tau) * finite(A) / tau) / tau
+    U = (A_dot - tau_dot * finite(A) / tau) / tau
     return P * (U - rowsum(P * U))
 
 
 def softmax_jacobian(A: Array, tau: Scalar = 1) -> Array:
-    """The derivative of each row of weights by its own row of scores.
+    """The derivative of every weight by every score of its row.
 
-    A (..., m), tau () -> J (..., m, m), J[..., j, k] = dP[..., j] / dA[..., k]
+    A (..., m), tau () -> J (..., m, m), where J[..., j, k] is dP[..., j] / dA[..., k]
 
-    Symmetric; its rows have the sum 0. It is for looking at: softmax_vjp and softmax_jvp
-    do its work with m numbers for each row. Raises ValueError, TypeError as softmax does.
+    Its rows and columns are 0 where A is -inf. Errors as for softmax.
     Derived in chapters/softmax.md, eq:softmax_jacobian.
     """
-    tau = _scores("softmax_jacobian", A, tau)
+    A, tau = scores("softmax_jacobian", A, tau=tau)
     P = softmax(A, tau)
-    tau = column(spread(tau, P)) if hasattr(tau, "shape") else tau
-    return (diag(P) - column(P) * row(P)) / tau
+    return (diag(P) - column(P) * row(P)) / row(tau)
 
 
 def logsumexp(A: Array) -> Array:
-    """The logarithm of the sum of each row's exponentials.
+    """The logarithm of the sum of the exponentials of each row.
 
     A (..., m) -> L (...)
 
-    Exact to rounding for scores of any size; -inf for a row that is -inf everywhere.
-    Raises TypeError for anything but a floating-point array.
+    L is -inf for a row that is -inf everywhere, the logarithm of an empty sum. Errors as
+    for softmax.
     Derived in chapters/softmax.md, eq:logsumexp.
     """
-    _scores("logsumexp", A)
+    (A,) = scores("logsumexp", A)
     c = rowmax(A)
-    S = rowsum(exp(shifted(A, c)))
-    return flat(c + log(nonzero(S)) + empty_rows(A))
+    return flat(c + log(rowsum(exp(shift(A, c)))))
 
 
 def logsumexp_vjp(dL: Array, A: Array) -> Array:
-    """The gradient of the loss in the scores, from that in L.
+    """The gradient of the loss in the scores, from the gradient in the log-sum-exp.
 
     dL (...), A (..., m) -> dA (..., m)
 
-    0 for a row that is -inf everywhere. Raises ValueError, TypeError for what does not fit.
+    dA is 0 where A is -inf. Errors as for softmax.
     Derived in chapters/softmax.md, eq:logsumexp_vjp.
     """
-    _scores("logsumexp_vjp", A, dL=dL)
+    A, dL = scores("logsumexp_vjp", A, dL=dL)
     return column(dL) * softmax(A)
 
 
-def logsumexp_jvp(A_dot: Array, A: Array) -> Array:
-    """The tangent of L, from that of the scores: the mean of A_dot under the weights.
+def logsumexp_jvp(A_dot: Array | None, A: Array) -> Array:
+    """The tangent of the log-sum-exp, from the tangent of the scores.
 
     A_dot (..., m), A (..., m) -> L_dot (...)
 
-    0 for a row that is -inf everywhere. Raises ValueError, TypeError for what does not fit.
+    A tangent of None is zero; so is L_dot for a row that is -inf everywhere. Errors as for
+    softmax.
     Derived in chapters/softmax.md, eq:logsumexp_jvp.
     """
-    _scores("logsumexp_jvp", A, A_dot=A_dot)
+    A, A_dot = scores("logsumexp_jvp", A, A_dot=A_dot)
     return flat(rowsum(softmax(A) * A_dot))
 
 
 def log_softmax(A: Array) -> Array:
-    """The logarithms of the weights, without taking the logarithm of a small number.
+    """The logarithms of the weights of each row.
 
     A (..., m) -> Lambda (..., m)
 
-    -inf where A is -inf, also in a row that is -inf everywhere.
-    Raises TypeError for anything but a floating-point array.
+    Lambda is -inf where A is -inf, so everywhere in a row that is -inf everywhere. Errors
+    as for softmax.
     Derived in chapters/softmax.md, eq:log_softmax.
     """
-    _scores("log_softmax", A)
-    S = shifted(A, rowmax(A))
-    return S - log(nonzero(rowsum(exp(S))))
+    (A,) = scores("log_softmax", A)
+    S = shift(A, rowmax(A))
+    return S - finite(log(rowsum(exp(S))))
 
 
 def log_softmax_vjp(dLambda: Array, A: Array) -> Array:
-    """The gradient of the loss in the scores, from that in the log-weights.
+    """The gradient of the loss in the scores, from the gradient in the log-weights.
 
     dLambda (..., m), A (..., m) -> dA (..., m)
 
-    Each row of dA has the sum 0; a row of A that is -inf everywhere passes back 0.
-    Raises ValueError, TypeError for what does not fit.
+    Where A is -inf, Lambda is -inf and does not move: dA is 0 there, whatever dLambda is.
+    Errors as for softmax.
     Derived in chapters/softmax.md, eq:log_softmax_vjp.
     """
-    _scores("log_softmax_vjp", A, dLambda=dLambda)
-    return live(A) * (dLambda - rowsum(dLambda) * softmax(A))
+    A, dLambda = scores("log_softmax_vjp", A, dLambda=dLambda)
+    dLambda = visible(dLambda, A)
+    return dLambda - rowsum(dLambda) * softmax(A)
 
 
-def log_softmax_jvp(A_dot: Array, A: Array) -> Array:
-    """The tangent of the log-weights, from that of the scores.
+def log_softmax_jvp(A_dot: Array | None, A: Array) -> Array:
+    """The tangent of the log-weights, from the tangent of the scores.
 
     A_dot (..., m), A (..., m) -> Lambda_dot (..., m)
 
-    0 for a row that is -inf everywhere. Raises ValueError, TypeError for what does not fit.
+    A tangent of None is zero. Lambda_dot is 0 where A is -inf. Errors as for softmax.
     Derived in chapters/softmax.md, eq:log_softmax_jvp.
     """
-    _scores("log_softmax_jvp", A, A_dot=A_dot)
-    return live(A) * (A_dot - rowsum(softmax(A) * A_dot))
-
-
-def _scores(function: str, A: Array, tau: Scalar = 1, **others: Array | None) -> Scalar:
-    """Checks the arguments of the functions above; tau as a number or an array."""
-    given.arrays(function, A=A, **others)
-    given.shaped(function, "A", A, "..., m", A.ndim >= 1)
-    for name, x in others.items():
-        shape = A.shape[:-1] if name == "dL" else A.shape
-        given.like(function, name, x, shape, "L" if name == "dL" else "A")
-    tau = given.number(function, "tau", tau, A.shape, "A", A=A)
-    given.no_zero(function, "tau", tau)
-    return tau
+    A, A_dot = scores("log_softmax_jvp", A, A_dot=A_dot)
+    return visible(A_dot - rowsum(softmax(A) * A_dot), A)
