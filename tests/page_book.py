@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from attnmath.page._book import Book
 from attnmath.page._cast import Cast, Letter, Setting
 from attnmath.page._chapter import read_text
-from attnmath.page._judge import Book
 
 
 def zero_scale(values, sizes):

@@ -2,12 +2,14 @@
 
 import pytest
 
+from attnmath.page._book import Book
 from attnmath.page._casts import CHAPTERS
 from attnmath.page._chapter import Fault
-from attnmath.page._judge import Book, judge
+from attnmath.page._judge import judge
 from attnmath.page._labels import _letters, label_faults
 from attnmath.page._ledger import stale
-from attnmath.page._misprints import entries, identity_faults, report, tally
+from attnmath.page._listed import entries, identity_faults, report
+from attnmath.page._misprints import tally
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import pytest
 
 from attnmath.page._chapter import read_text
-from attnmath.page._syntax import PageError
+from attnmath.page._nodes import PageError
 
 PLACES = {
     "alone": "text\n\n$$ A = K $$ (prp:x)\n",

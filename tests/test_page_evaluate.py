@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
-from attnmath.page._cast import Cast, Independent, Letter, NumPyScene, Setting, TorchScene
+from attnmath.page._cast import Cast, Letter, Setting
 from attnmath.page._evaluate import Frame
-from attnmath.page._judge import Trial
-from attnmath.page._syntax import PageError, parse
+from attnmath.page._nodes import PageError
+from attnmath.page._oracles import Independent, NumPyScene, TorchScene
+from attnmath.page._syntax import parse
+from attnmath.page._trial import Trial
 from attnmath.page._values import plain
 
 CAST = Cast(

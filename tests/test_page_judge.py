@@ -5,10 +5,11 @@ import pytest
 import torch
 
 import attnmath
-from attnmath.page._cast import NumPyScene, TorchScene
+from attnmath.page._book import Book
 from attnmath.page._casts import CHAPTERS
 from attnmath.page._chapter import Fault
-from attnmath.page._judge import Book, judge
+from attnmath.page._judge import judge
+from attnmath.page._oracles import NumPyScene, TorchScene
 from attnmath.page._values import plain
 from page_book import HEAD, book, last
 
@@ -176,11 +177,11 @@ def test_definitions_have_the_values_of_torch(real_book):
 
 def test_the_complex_step_scene_takes_no_difference():
     """Its gradients do not change when the step shrinks by ten orders of magnitude."""
-    from attnmath.page import _cast
+    from attnmath.page import _oracles
 
     one = book()
     scene = one.scenes(HEAD)[0]
     first = scene.paired(("O",)).letter("d", "Q")
-    assert _cast.STEP < 1e-20 and isinstance(scene, NumPyScene)
+    assert _oracles.STEP < 1e-20 and isinstance(scene, NumPyScene)
     second = plain(one.scenes(HEAD, TorchScene)[0].paired(("O",)).letter("d", "Q"))
     assert np.abs(first - second).max() < 1e-14

@@ -2,8 +2,8 @@
 
 import pytest
 
+from attnmath.page._book import Book
 from attnmath.page._chapter import read_text
-from attnmath.page._judge import Book
 from attnmath.page._labels import label_faults
 from attnmath.page._ledger import decade, hashes, stale
 from page_book import HEAD, PAGE

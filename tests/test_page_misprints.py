@@ -2,8 +2,10 @@
 
 import pytest
 
-from attnmath.page._misprints import Entry, entries, identity_faults, report, tally
-from attnmath.page._mutations import latex, misprints
+from attnmath.page._edits import latex
+from attnmath.page._listed import Entry, entries, identity_faults, report
+from attnmath.page._misprints import tally
+from attnmath.page._mutations import misprints
 from page_book import HEAD, book, last
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from attnmath.page._syntax import PageError, parse
+from attnmath.page._nodes import PageError
+from attnmath.page._syntax import parse
 
 
 def member(text):

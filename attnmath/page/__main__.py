@@ -5,9 +5,11 @@ import sys
 import time
 from pathlib import Path
 
-from attnmath.page._judge import Book, check_book
+from attnmath.page._book import Book
+from attnmath.page._judge import check_book
 from attnmath.page._ledger import render, stale
-from attnmath.page._misprints import entries, identity_faults, report, run
+from attnmath.page._listed import entries, identity_faults, report
+from attnmath.page._misprints import run
 
 
 def main(argv: list[str] | None = None) -> int:

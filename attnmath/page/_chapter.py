@@ -17,7 +17,8 @@ from mdit_py_plugins.front_matter import front_matter_plugin
 from mdit_py_plugins.myst_blocks import myst_block_plugin
 from mdit_py_plugins.myst_role import myst_role_plugin
 
-from attnmath.page._syntax import PageError, Statement, parse
+from attnmath.page._nodes import PageError, Statement
+from attnmath.page._syntax import parse
 
 KINDS = ("eq", "why", "prp")
 

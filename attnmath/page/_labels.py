@@ -10,7 +10,8 @@ from pathlib import Path
 
 import attnmath
 from attnmath.page._chapter import KINDS, Display, Fault
-from attnmath.page._syntax import PageError, parse
+from attnmath.page._nodes import PageError
+from attnmath.page._syntax import parse
 
 
 def label_faults(book, root: Path | None) -> list[Fault]:

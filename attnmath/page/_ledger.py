@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 import attnmath
-from attnmath.page._judge import Book, Verdict
+from attnmath.page._book import Book
+from attnmath.page._judge import Verdict
 from attnmath.page._misprints import Tally
 
 HEAD = """# Ledger

@@ -9,17 +9,20 @@ import re
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from attnmath.page import _values as v
-from attnmath.page._cast import Cast, Independent
+from attnmath.page._book import Book
+from attnmath.page._cast import Cast
 from attnmath.page._chapter import Display
-from attnmath.page._judge import Book, Trial, compare
-from attnmath.page._mutations import Misprint, misprints
-from attnmath.page._syntax import PageError, parse
+from attnmath.page._edits import Misprint
+from attnmath.page._mutations import misprints
+from attnmath.page._nodes import PageError
+from attnmath.page._oracles import Independent
+from attnmath.page._syntax import parse
+from attnmath.page._trial import Trial, compare
 from attnmath.page._values import Value
 
 REJECTED = ("value", "shape", "index", "letter", "grammar")
@@ -201,73 +204,3 @@ def _share(book: Book) -> None:
 
 def _one(label: str) -> Tally:
     return tally(_BOOK, _BOOK.displays[label])
-
-
-class Entry(NamedTuple):
-    """A listed survivor: the label, the misprinted statement, why it is still true."""
-
-    label: str
-    statement: str
-    identity: str
-    line: int
-
-
-def entries(path: Path) -> list[Entry]:
-    """`label | misprinted statement | identity` in each line that is no comment."""
-    out = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
-        if line.strip() and not line.startswith("#"):
-            label, statement, identity = (part.strip() for part in line.split(" | "))
-            out.append(Entry(label, statement, identity, number))
-    return out
-
-
-def identity_faults(book: Book, listed: list[Entry], path: Path) -> list[str]:
-    """Entries whose identity does not hold in the cast of their display."""
-    faults = []
-    for label, identity in sorted({(e.label, e.identity) for e in listed}):
-        line = next(e.line for e in listed if e[0] == label and e[2] == identity)
-        try:
-            if label not in book.displays:
-                raise PageError("label", f"no display {label}")
-            display = book.displays[label]
-            cast = book.cast_of(display)
-            for scene in book.scenes(cast):
-                scene = book.paired(display.statements, scene)
-                with np.errstate(all="ignore"):
-                    list(Trial(parse(identity), scene).run())
-        except PageError as error:
-            faults.append(f"{path.name}:{line}: {identity}: {error.message}")
-    return faults
-
-
-def report(tallies: list[Tally], listed: list[Entry]) -> tuple[list[str], list[str]]:
-    """The lines of the summary, and what is wrong: unlisted survivors, stale entries."""
-    rejected: Counter = Counter()
-    for one in tallies:
-        rejected += one.rejected
-    survivors = [s for one in tallies for s in one.survivors]
-    known = {(e.label, e.statement): e for e in listed}
-    faults = [
-        f"{s.label}: survives ({s.kind}): {s.statement}"
-        for s in survivors
-        if (s.label, s.statement) not in known
-    ]
-    alive = {(s.label, s.statement) for s in survivors}
-    ran = {one.label for one in tallies}
-    faults += [
-        f"line {e.line}: {e.label}: no longer survives: {e.statement}"
-        for e in listed
-        if e.label in ran and (e.label, e.statement) not in alive
-    ]
-    kinds = ", ".join(f"{rejected[kind]} by {kind}" for kind in REJECTED)
-    lines = [
-        f"misprints tried: {sum(one.tried for one in tallies)}"
-        f" in {len(tallies)} displays",
-        f"rejected: {sum(rejected.values())} ({kinds})",
-        f"identities, listed with their reason: {len(survivors) - sum('survives (' in f for f in faults)}",
-        f"not counted, the same statement written otherwise: {sum(one.same for one in tallies)}",
-    ]
-    return lines, faults
-
-

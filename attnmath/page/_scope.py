@@ -6,7 +6,7 @@ different axes, nor be summed and free in one statement.
 
 from dataclasses import dataclass, field
 
-from attnmath.page._syntax import Node, PageError, Statement
+from attnmath.page._nodes import Node, PageError, Statement
 
 
 @dataclass

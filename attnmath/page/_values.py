@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from attnmath.page._syntax import PageError
+from attnmath.page._nodes import PageError
 
 
 def magnitude(x) -> Any:

@@ -1,0 +1,77 @@
+"""All chapters, and the scenes in which their displays are run."""
+
+from pathlib import Path
+
+import numpy as np
+
+from attnmath.page._cast import Cast, define, locals_of
+from attnmath.page._chapter import Chapter, Display, read
+from attnmath.page._nodes import PageError
+from attnmath.page._oracles import Independent, NumPyScene
+from attnmath.page._scene import Scene
+from attnmath.page._scope import scope
+
+
+class Book:
+    """All chapters, and the scenes in which their displays are run."""
+
+    def __init__(self, chapters: list[Chapter], casts: dict[str, tuple[Cast, ...]]):
+        self.chapters, self.casts = chapters, casts
+        self.displays = {d.label: d for c in chapters for d in c.displays}
+        self._scenes: dict = {}
+
+    @classmethod
+    def at(cls, root: Path) -> "Book":
+        from attnmath.page._casts import CHAPTERS
+
+        paths = sorted((root / "chapters").glob("[!_]*.md"))
+        return cls([read(path, root) for path in paths], CHAPTERS)
+
+    def scenes(self, cast: Cast, kind: type = NumPyScene) -> tuple[Scene, ...]:
+        """The cast in all its settings, on NumPy or on torch; or once, with free letters."""
+        key = (cast.name, kind)
+        if key not in self._scenes:
+            self._scenes[key] = self._fill(cast, kind)
+        return self._scenes[key]
+
+    def _fill(self, cast: Cast, kind: type) -> tuple[Scene, ...]:
+        definitions = {}
+        for letter, spec in cast.letters.items():
+            if spec.origin == "random":
+                continue
+            display = self.displays.get(spec.origin)
+            found = define(cast, letter, display.statements) if display else None
+            if found is None:
+                message = f"{spec.origin} defines {letter} of the cast {cast.name!r}; it is missing"
+                raise PageError("letter", message)
+            definitions[letter] = found
+        settings = cast.settings[:1] if kind is Independent else cast.settings
+        with np.errstate(all="ignore"):
+            return tuple(kind(cast, setting, definitions) for setting in settings)
+
+    def cast_of(self, display: Display) -> Cast:
+        """The first cast of the chapter that has all letters of the display."""
+        casts = self.casts.get(Path(display.path).stem)
+        if not casts:
+            raise PageError("letter", "this chapter has no cast")
+        first = None
+        for cast in casts:
+            try:
+                self.check_names(display.statements, cast)
+                return cast
+            except PageError as error:
+                first = first or error
+        raise first
+
+    def check_names(self, statements: tuple, cast: Cast) -> None:
+        axes = locals_of(statements, cast, self.scenes(cast)[0].paired(()))[1]
+        for statement in statements:
+            if not statement.is_local:
+                scope(statement, cast, axes)
+
+    def paired(self, statements: tuple, scene: Scene) -> Scene:
+        """The loss of a display pairs the outputs whose cotangents stand in it."""
+        rows = scene.cast.rows
+        names = {n.args for s in statements for n in s.nodes() if n.kind == "name"}
+        named = {rows.get(letter, letter) for prefix, letter in names if prefix == "d"}
+        return scene.paired(tuple(o for o in scene.cast.outputs if o in named))

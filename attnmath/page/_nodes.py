@@ -1,0 +1,54 @@
+"""What a display is made of: nodes that remember where they stand, and statements."""
+
+from dataclasses import dataclass, field
+
+
+class PageError(Exception):
+    """A fault of a page, with the offset in the display's text where it stands.
+
+    `kind` is one of grammar, letter, index, shape, value, label.
+    """
+
+    def __init__(self, kind: str, message: str, start: int | None = None):
+        super().__init__(message)
+        self.kind, self.message, self.start = kind, message, start
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node: what it is, its parts, and the span of text it was read from."""
+
+    kind: str
+    args: tuple = ()
+    start: int = field(default=0, compare=False)
+    end: int = field(default=0, compare=False)
+    parts: tuple = field(default=(), compare=False)  # spans that misprints act on
+
+    def walk(self):
+        yield self
+        for arg in self.args:
+            for item in arg if isinstance(arg, tuple) else (arg,):
+                if isinstance(item, Node):
+                    yield from item.walk()
+
+
+@dataclass(frozen=True)
+class Statement:
+    """members[0] relations[0] members[1] …, under conditions of the same form."""
+
+    members: tuple
+    relations: tuple
+    conditions: tuple  # of (word, members, relations, start, end)
+    start: int
+    end: int
+
+    @property
+    def is_local(self) -> bool:
+        return self.relations[0] == ":="
+
+    def nodes(self):
+        for member in self.members:
+            yield from member.walk()
+        for condition in self.conditions:
+            for member in condition[1]:
+                yield from member.walk()

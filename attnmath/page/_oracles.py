@@ -1,0 +1,133 @@
+"""Two oracles that share no line of differentiation, and one that knows no fact at all."""
+
+import numpy as np
+
+from attnmath.page._evaluate import Frame
+from attnmath.page._nodes import Node
+from attnmath.page._scene import Scene, slope_shape
+from attnmath.page._values import Value, magnitude
+
+STEP = 1e-30  # of the complex step: no difference is taken, so it can be this small
+
+
+class NumPyScene(Scene):
+    """Derivatives by the complex step: Im f(x + ih e) / h."""
+
+    def array(self, x) -> np.ndarray:
+        return np.asarray(x, dtype=float)
+
+    def stack(self, parts: list) -> np.ndarray:
+        return np.stack(parts)
+
+    def bumped(self, letter: str, entry: tuple) -> dict:
+        key = ("bump", letter, entry)
+        if key not in self.cache:
+            bump = np.zeros(self.shape(letter), dtype=complex)
+            bump[entry] = 1j * STEP
+            self.cache[key] = self.run(self.primals, (letter, bump))
+        return self.cache[key]
+
+    def gradient(self, letter: str) -> np.ndarray:
+        out = np.zeros(self.shape(letter))
+        for entry in np.ndindex(out.shape):
+            env = self.bumped(letter, entry)
+            for output in self.outputs:
+                out[entry] += np.sum(self.cotangents[output] * env[output].imag) / STEP
+        return out
+
+    def tangent(self, letter: str) -> np.ndarray:
+        if "tangents" not in self.cache:
+            moved = {k: x + 1j * STEP * self.tangents[k] for k, x in self.primals.items()}
+            self.cache["tangents"] = self.run(moved)
+        return self.cache["tangents"][letter].imag / STEP
+
+    def slopes(self, frame: Frame, numerator: Node, letter: str, entries: list) -> np.ndarray:
+        out = []
+        for entry in entries:
+            view = self.view(self.bumped(letter, entry))
+            moved = Frame(view, frame.ranges, frame.locals, frame.index)
+            out.append(np.imag(moved.evaluate(numerator).x) / STEP)
+        return np.array(out)
+
+
+class TorchScene(Scene):
+    """Derivatives by torch's autograd, in float64."""
+
+    def start(self) -> None:
+        import torch
+
+        self.torch = torch
+        self.primals = {
+            k: torch.tensor(x, dtype=torch.float64).requires_grad_()
+            for k, x in self.primals.items()
+        }
+
+    def array(self, x):
+        if isinstance(x, self.torch.Tensor):
+            return x
+        return self.torch.tensor(np.asarray(x), dtype=self.torch.float64)
+
+    def stack(self, parts: list):
+        return self.torch.stack(parts)
+
+    def gradient(self, letter: str):
+        pairs = ((self.array(self.cotangents[k]), self.env[k]) for k in self.outputs)
+        loss = sum((dy * y).sum() for dy, y in pairs)
+        return self.torch.autograd.grad(loss, self.env[letter], retain_graph=True)[0]
+
+    def tangent(self, letter: str):
+        if "tangents" not in self.cache:
+            forward = self.torch.autograd.forward_ad
+            with forward.dual_level():
+                dual = {
+                    k: forward.make_dual(x.detach(), self.array(self.tangents[k]))
+                    for k, x in self.primals.items()
+                }
+                env = self.run(dual)
+                zero = self.torch.zeros_like
+                found = {k: (x, forward.unpack_dual(x).tangent) for k, x in env.items()}
+                self.cache["tangents"] = {
+                    k: zero(x) if t is None else t.detach() for k, (x, t) in found.items()
+                }
+        return self.cache["tangents"][letter]
+
+    def slopes(self, frame: Frame, numerator: Node, letter: str, entries: list) -> np.ndarray:
+        value = frame.evaluate(numerator).x
+        out = np.zeros((len(entries), *value.shape))
+        for r, c in np.ndindex(*value.shape):
+            slope = None
+            if value.requires_grad:
+                slope = self.torch.autograd.grad(
+                    value[r, c], self.env[letter], retain_graph=True, allow_unused=True
+                )[0]
+            for k, entry in enumerate(entries):
+                out[k, r, c] = 0.0 if slope is None else float(slope[entry])
+        return out
+
+
+class Independent(Scene):
+    """Every letter, gradient and tangent a random matrix of its own: facts fail here."""
+
+    def start(self) -> None:
+        self.rng = np.random.default_rng(self.setting.seed + 1000)
+
+    def run(self, primals: dict, bump: tuple | None = None) -> dict:
+        return {}
+
+    def array(self, x) -> np.ndarray:
+        return np.asarray(x, dtype=float)
+
+    def letter(self, prefix: str, letter: str) -> np.ndarray:
+        letter = self.cast.rows.get(letter, letter)
+        self.cast.axes(prefix, letter)
+        key = (prefix, letter)
+        if key not in self.cache:
+            self.cache[key] = self.rng.uniform(0.5, 1.5, self.shape(letter))
+        return self.cache[key]
+
+    def partial(self, frame: Frame, node: Node) -> Value:
+        above, below = (frame.evaluate(part).shape for part in node.args)
+        key = (node, tuple(sorted(frame.index.items())))
+        if key not in self.cache:
+            self.cache[key] = self.rng.uniform(0.5, 1.5, slope_shape(above, below))
+        return Value(self.cache[key], magnitude(self.cache[key]))

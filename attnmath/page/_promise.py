@@ -1,0 +1,76 @@
+"""The function that an `eq:` label promises returns what the display says."""
+
+import inspect
+
+import numpy as np
+
+import attnmath
+from attnmath._tolerance import PAGE
+from attnmath.page._chapter import Display
+from attnmath.page._nodes import PageError
+from attnmath.page._scene import Scene
+from attnmath.page._values import plain
+
+
+def code_name(prefix: str, letter: str) -> str:
+    """How the code writes a letter of the page: dO, Q_dot, gamma, dgamma."""
+    letter = letter.replace("^", "_")
+    return {"": letter, "d": "d" + letter, "dot": letter + "_dot"}[prefix]
+
+
+def check_function(display: Display, scene: Scene, magnitudes: dict) -> float:
+    """`attnmath.name` on the letters of the cast returns the display's left sides.
+
+    `magnitudes` are those of the statements whose conditions this scene meets: what the
+    others give is not compared here.
+    """
+    name = display.name
+    if name not in attnmath.__all__:
+        raise PageError("label", f"attnmath has no function {name}")
+    function = getattr(attnmath, name)
+    names = {code_name(p, k): (p, k) for p in ("", "d", "dot") for k in scene.cast.letters}
+    parameters = inspect.signature(function).parameters
+    unknown = [p for p in parameters if p not in names]
+    if unknown:
+        raise PageError("label", f"parameter {unknown[0]} of {name} is not in the cast")
+    out = function(**{p: natural(scene, *names[p]) for p in parameters})
+    lefts = left_sides(display.statements, scene)
+    results = out._asdict() if hasattr(out, "_asdict") else {code_name(*list(lefts)[-1]): out}
+    worst = 0.0
+    for key, result in results.items():
+        if names.get(key) not in lefts:
+            raise PageError("label", f"{name} returns {key}; no line of the display gives it")
+        run = [magnitudes[k] for k in lefts[names[key]] if k in magnitudes]
+        if run:
+            want = natural(scene, *names[key])
+            worst = max(worst, _returned(name, key, plain(result), plain(want), max(run)))
+    return worst
+
+
+def left_sides(statements: tuple, scene: Scene) -> dict:
+    """(prefix, letter) of each left side -> the statements that give it, in order."""
+    lefts: dict = {}
+    for k, statement in enumerate(statements):
+        left = statement.members[0]
+        left = left.args[0] if left.kind == "index" else left
+        if not statement.is_local and left.kind == "name":
+            letter = scene.cast.rows.get(left.args[1], left.args[1])
+            lefts.setdefault((left.args[0], letter), []).append(k)
+    return lefts
+
+
+def _returned(name: str, key: str, got: np.ndarray, want: np.ndarray, magnitude: float) -> float:
+    if got.shape != want.shape:
+        raise PageError("label", f"{name} returns {key} of shape {got.shape}, not {want.shape}")
+    gap = np.where(got == want, 0.0, got - want)
+    error = float(np.abs(gap).max(initial=0.0)) / (magnitude or 1.0)
+    if not error <= PAGE:
+        raise PageError("label", f"{key} of {name} is off by {error:.1e} of the magnitude")
+    return error
+
+
+def natural(scene: Scene, prefix: str, letter: str):
+    """A letter as code has it: without the axes that only make it a matrix."""
+    array = scene.letter(prefix, letter)
+    axes = scene.cast.letters[letter].axes
+    return array.reshape(tuple(s for s, a in zip(array.shape, axes) if a != "1"))

@@ -1,0 +1,194 @@
+"""A scene: one cast with values for all its letters, and the derivatives that it can give.
+
+The letters follow from the page's own definitions; an oracle (a subclass) differentiates
+that program, so it knows no closed form.
+"""
+
+from copy import copy
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from attnmath.page._cast import Cast, Setting
+from attnmath.page._evaluate import Frame
+from attnmath.page._nodes import Node, PageError
+from attnmath.page._values import Value, magnitude, plain
+
+
+class Scene:
+    """A cast with values. `letter`, `size`, `array` and `partial` are what frames ask."""
+
+    def __init__(self, cast: Cast, setting: Setting, definitions: dict):
+        self.cast, self.setting = cast, setting
+        self.sizes = {**cast.sizes, **setting.sizes}
+        self.definitions = definitions
+        rng = np.random.default_rng(setting.seed)
+        primals = [k for k, spec in cast.letters.items() if spec.origin == "random"]
+        self.primals = {k: self._draw(rng, k) for k in primals}
+        self.tangents = {k: self._draw(rng, k) for k in primals}
+        self.cotangents = {k: self._draw(rng, k) for k in cast.outputs}
+        setting.change(self.primals, self.sizes)
+        self.outputs = cast.outputs[:1]
+        self.cache: dict = {}
+        self.is_view = False  # with the letters of another point than its own
+        self.start()
+        self.env = self.run(self.primals)
+
+    def start(self) -> None:
+        """For the number type's own preparations."""
+
+    def _draw(self, rng, letter: str) -> np.ndarray:
+        shape = self.shape(letter)
+        if shape == (1, 1):
+            return rng.uniform(0.5, 1.5, shape)
+        return rng.standard_normal(shape)
+
+    def shape(self, letter: str) -> tuple:
+        return tuple(1 if a == "1" else self.sizes[a] for a in self.cast.letters[letter].axes)
+
+    def zeros(self) -> set:
+        """The primals that this setting made zero."""
+        return {k for k, x in self.primals.items() if not np.any(plain(x))}
+
+    def size(self, name: str) -> int | None:
+        return self.sizes.get(name)
+
+    def axes(self, prefix: str, letter: str) -> tuple:
+        return self.cast.axes(prefix, letter)
+
+    def view(self, env: dict) -> "Scene":
+        """The scene at another point: its letters are those of `env`."""
+        scene = copy(self)
+        scene.env, scene.is_view = env, True
+        return scene
+
+    def paired(self, outputs: tuple) -> "Scene":
+        """The same scene with the loss that pairs these outputs with their cotangents."""
+        scene = copy(self)
+        scene.outputs = outputs or self.cast.outputs[:1]
+        return scene
+
+    def run(self, primals: dict, bump: tuple | None = None) -> dict:
+        """All letters, in the order of the cast; `bump` adds to one of them on its way."""
+        view = self.view({})
+        for letter, spec in self.cast.letters.items():
+            if spec.origin == "random":
+                value = primals[letter]
+            elif self.definitions[letter].is_late:
+                continue
+            else:
+                value = self.defined(letter, view)
+            if bump is not None and bump[0] == letter:
+                value = value + bump[1]
+            view.env[letter] = value
+        return view.env
+
+    def defined(self, letter: str, view: "Scene") -> Any:
+        definition = self.definitions[letter]
+        ranges = {i: self.sizes[a] for i, a in definition.ranges.items()}
+        frame = Frame(view, ranges, definition.locals)
+        spans = [range(1, ranges[i] + 1) for i in definition.indices]
+        parts = [
+            frame.at(**dict(zip(definition.indices, values))).evaluate(definition.body)
+            for values in product(*spans)
+        ]
+        shape = self.shape(letter)
+        if not definition.indices:
+            return parts[0].grown(shape).x
+        return self.stack([part.x for part in parts]).reshape(shape)
+
+    def letter(self, prefix: str, letter: str):
+        """The value of a letter, its gradient (d), or its tangent (dot)."""
+        letter = self.cast.rows.get(letter, letter)
+        self.cast.axes(prefix, letter)
+        if prefix == "" and letter in self.env:
+            return self.env[letter]
+        key = (prefix, letter, self.outputs if prefix == "d" or prefix == "" else ())
+        if key not in self.cache:
+            find = {"": self._late, "d": self._gradient, "dot": self._tangent}
+            if prefix not in find:
+                raise PageError("letter", "the tangent of a gradient is not in this cast")
+            self.cache[key] = find[prefix](letter)
+        return self.cache[key]
+
+    def _late(self, letter: str):
+        if self.is_view:
+            raise PageError("letter", f"{letter} is not differentiated")
+        return self.defined(letter, self)
+
+    def _gradient(self, letter: str):
+        if letter in self.outputs:
+            return self.array(self.cotangents[letter])
+        if letter not in self.env or not self.upstream(letter):
+            message = f"the loss on {', '.join(self.outputs)} does not depend on {letter}"
+            raise PageError("letter", message)
+        return self.gradient(letter)
+
+    def upstream(self, letter: str) -> bool:
+        """Whether one of the paired outputs is made from this letter."""
+        seen, stack = set(), list(self.outputs)
+        while stack:
+            output = stack.pop()
+            definition = self.definitions.get(output)
+            for prefix, name in definition.names if definition else ():
+                name = self.cast.rows.get(name, name)
+                if prefix == "" and name not in seen:
+                    seen.add(name)
+                    stack.append(name)
+        return letter in seen
+
+    def _tangent(self, letter: str):
+        if letter in self.tangents:
+            return self.array(self.tangents[letter])
+        if letter not in self.env:
+            raise PageError("letter", f"{letter} has no tangent")
+        return self.tangent(letter)
+
+    def partial(self, frame: Frame, node: Node) -> Value:
+        """∂ numerator / ∂ letter: entries of the numerator by entries of the letter."""
+        numerator, denominator = node.args
+        for inner in numerator.walk():
+            if inner.kind == "partial" or inner.kind == "name" and inner.args[0]:
+                message = "the derivative of a derivative is not read"
+                raise PageError("grammar", message, inner.start)
+        letter, entries, below = self._entries(frame, denominator)
+        slopes = self.slopes(frame, numerator, letter, entries)  # entries × rows × columns
+        above = slopes.shape[1:]
+        shape = slope_shape(above, below)
+        x = slopes.reshape((len(entries), -1)).T.reshape(shape)
+        return Value(self.array(x), magnitude(x))
+
+    def _entries(self, frame: Frame, node: Node) -> tuple:
+        """The letter of a denominator, its entries (from 0), and the shape they form."""
+        if node.kind == "func" and node.args[0] == "vec":
+            letter, entries, _ = self._entries(frame, node.args[1][0])
+            return letter, entries, (len(entries), 1)
+        base, subs = node.args if node.kind == "index" else (node, ())
+        name = base.args if base.kind == "name" else ("?", "")
+        letter = self.cast.rows.get(name[1], name[1])
+        if name[0] or letter not in self.env:
+            raise PageError("letter", "only a letter can stand below", node.start)
+        shape = self.shape(letter)
+        fixed = list(map(frame.integer, subs))
+        spans = []
+        for length, axis in zip(shape, self.cast.letters[letter].axes):
+            take = fixed.pop(0) - 1 if fixed and axis != "1" else None
+            spans.append(range(length) if take is None else (take,))
+        entries = list(product(*spans))
+        return letter, entries, tuple(map(len, spans))[-2:]
+
+
+def slope_shape(above: tuple, below: tuple) -> tuple:
+    """The shape of ∂ above / ∂ below: entries of the one by entries of the other.
+
+    A number by a matrix has the matrix's shape; a row by a row, or a column by a column,
+    has a row for each entry above.
+    """
+    if below == (1, 1):
+        return above
+    if above == (1, 1):
+        return below
+    if above[0] == below[0] == 1 or above[1] == below[1] == 1:
+        return (max(above), max(below))
+    raise PageError("shape", "a row by a row, a column by a column; a matrix needs vec")

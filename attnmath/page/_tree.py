@@ -1,0 +1,212 @@
+"""From the tree that the grammar gives to nodes: scripts, sums, operations, letters."""
+
+import re
+
+from lark import Token, Tree
+
+from attnmath.page._nodes import Node, PageError
+
+RELATIONS = {"\\le": "<=", "\\leq": "<=", "\\ge": ">=", "\\geq": ">=",
+             "\\approx": "~", "\\ne": "!=", "\\neq": "!="}  # fmt: skip
+ACCENTS = {"\\bar": "bar ", "\\tilde": "tilde ", "\\hat": "hat "}
+
+
+def is_tree(item, *names: str) -> bool:
+    return isinstance(item, Tree) and item.data in names
+
+
+def span_of(item) -> tuple[int, int]:
+    if isinstance(item, Token):
+        return item.start_pos, item.end_pos
+    return item.meta.start_pos, item.meta.end_pos
+
+
+def relation_of(token: Token) -> str:
+    return RELATIONS.get(str(token), str(token))
+
+
+def node_of(tree) -> Node:
+    children = tree.children
+    start, end = span_of(tree)
+
+    def make(kind, *args, parts=()):
+        return Node(kind, args, start, end, tuple(parts))
+
+    match tree.data:
+        case "number":
+            return make("number", float(children[0]))
+        case "one":
+            return make("one", None)
+        case "infinity":
+            return make("infinity")
+        case "t" | "delta":
+            what = "a transpose sign" if tree.data == "t" else "a delta without indices"
+            raise PageError("grammar", f"{what} stands alone", start)
+        case "name":
+            return make("name", *_letter(tree))
+        case "paren":
+            inner = node_of(children[0])
+            return Node(inner.kind, inner.args, start, end, inner.parts)
+        case "func":
+            name = re.search(r"[A-Za-z_\\]+(?=\}?$)", children[0].rstrip()).group()
+            name = name.replace("\\_", "_").lstrip("\\")
+            return make("func", name, tuple(map(node_of, children[1:])))
+        case "frac":
+            return make("div", *map(node_of, children))
+        case "partial" | "sqrt" | "inner" | "abs":
+            return make(tree.data, *map(node_of, children))
+        case "norm":
+            return make("norm", node_of(children[0]), "F")
+        case "factor":
+            return _scripts(tree)
+        case "sum":
+            return _sum(tree)
+        case "prod":
+            nodes = tuple(map(node_of, children))
+            return make("prod", nodes, parts=map(span_of, children))
+        case "ops":
+            return _operations(tree)
+        case "big":
+            return _big(tree)
+    raise AssertionError(tree.data)
+
+
+def _letter(tree: Tree) -> tuple[str, str]:
+    """(prefix, letter): prefix is '', 'd', 'dot' or 'dotd'."""
+    prefix = ""
+    for token in tree.children[:-1]:
+        prefix += "dot" if token.type == "DOT" else "d"
+    return prefix, _plain(tree.children[-1])
+
+
+def _plain(tree: Tree) -> str:
+    first = tree.children[0]
+    if first.type == "ACCENT":
+        return ACCENTS[str(first)] + _plain(tree.children[1])
+    primes = "'" * (len(tree.children) - 1)
+    return str(first).lstrip("\\") + primes
+
+
+def _sum(tree: Tree) -> Node:
+    terms, parts, sign, sign_span = [], [], "+", None
+    for child in tree.children:
+        if isinstance(child, Token):
+            sign, sign_span = str(child), span_of(child)
+            continue
+        terms.append((sign, node_of(child)))
+        parts.append((sign_span, span_of(child)))
+        sign, sign_span = "+", None
+    signs = tuple(sign for sign, _ in terms)
+    return Node("sum", (signs, tuple(n for _, n in terms)), *span_of(tree), tuple(parts))
+
+
+def _operations(tree: Tree) -> Node:
+    node = node_of(tree.children[0])
+    for token, child in zip(tree.children[1::2], tree.children[2::2]):
+        kind = {"/": "div", "\\circ": "had", "\\cdot": "dot", "\\otimes": "kron"}[str(token)]
+        right = node_of(child)
+        if kind == "div" and right.kind == "prod" and not is_tree(child, "paren"):
+            message = "'/' divides by one factor; set parentheses or \\frac"
+            raise PageError("grammar", message, token.start_pos)
+        node = Node(kind, (node, right), node.start, right.end, (span_of(token),))
+    return node
+
+
+def _big(tree: Tree) -> Node:
+    op = str(tree.children[0]).lstrip("\\")
+    indices, relations, bounds = _range(tree.children[1])
+    upper = node_of(tree.children[2].children[0]) if len(tree.children) == 4 else None
+    body = node_of(tree.children[-1])
+    span = span_of(tree.children[1])
+    return Node("big", (op, indices, relations, bounds, upper, body), *span_of(tree), (span,))
+
+
+def _range(sub: Tree) -> tuple:
+    """`_{i, j \\le k}`: the bound indices, the relations, the bounds of the last."""
+    items = [c if isinstance(c, Token) else node_of(c) for c in sub.children]
+    relations = tuple(relation_of(c) for c in items if isinstance(c, Token) and c.type == "REL")
+    nodes = [c for c in items if isinstance(c, Node)]
+    heads = nodes[: len(nodes) - len(relations)]
+    names = []
+    for node in (n for head in heads for n in _juxtaposed(head)):
+        if node.kind != "name" or node.args[0]:
+            raise PageError("index", "a sum needs index letters below it", node.start)
+        names.append(node.args[1])
+    return tuple(names), relations, tuple(nodes[len(heads) :])
+
+
+def _juxtaposed(node: Node) -> tuple:
+    return node.args[0] if node.kind == "prod" else (node,)
+
+
+def _script_nodes(script: Tree) -> list[Node]:
+    if any(isinstance(c, Token) and c.type == "REL" for c in script.children):
+        message = "a relation stands in a subscript that sums nothing"
+        raise PageError("grammar", message, span_of(script)[0])
+    nodes = []
+    for child in script.children:
+        if isinstance(child, Token):
+            nodes.append(Node("number", (float(child),), *span_of(child)))
+        elif child.data == "t":
+            nodes.append(Node("T", (), *span_of(child)))
+        elif child.data == "prod":
+            nodes += [Node("T", (), *span_of(c)) if is_tree(c, "t") else node_of(c)
+                      for c in child.children]  # fmt: skip
+        else:
+            nodes.append(node_of(child))
+    return nodes
+
+
+def _scripts(tree: Tree) -> Node:
+    """Subscripts apply first; then capitals name, T transposes, -1 inverts, else a power."""
+    head, scripts = tree.children[0], tree.children[1:]
+    subs = [n for s in scripts if s.data == "sub" for n in _script_nodes(s)]
+    sups = [(n, s) for s in scripts if s.data == "sup" for n in _script_nodes(s)]
+    capitals = [n for n, _ in sups if _is_capital(n)]
+    start, end = span_of(tree)
+    first = tree.children[0]
+    if is_tree(first, "delta"):
+        if len(subs) != 2:
+            raise PageError("index", "a delta needs two indices", start)
+        node = Node("delta", tuple(subs), start, end)
+    else:
+        node = node_of(head)
+        if capitals and node.kind == "name":
+            letter = "^".join([node.args[1], *(n.args[1] for n in capitals)])
+            node = Node("name", (node.args[0], letter), node.start, node.end)
+        node = _subscripted(node, subs, start, end)
+    for sup, script in sups:
+        if sup in capitals:
+            continue
+        node = _raised(node, sup, start, end, span_of(script))
+    return node
+
+
+def _is_capital(node: Node) -> bool:
+    return node.kind == "name" and node.args[0] == "" and node.args[1].isupper() \
+        and len(node.args[1]) == 1  # fmt: skip
+
+
+def _subscripted(node: Node, subs: list, start: int, end: int) -> Node:
+    if not subs:
+        return node
+    if node.kind == "one":
+        return Node("one", (subs[0],), start, end)
+    if node.kind == "norm":
+        order = subs[0].args[0] if subs[0].kind == "number" else "inf"
+        return Node("norm", (node.args[0], order), start, end)
+    if node.kind == "name" and node.args == ("", "I"):
+        return Node("identity", (subs[0],), start, end)
+    if node.kind == "name" and node.args == ("", "d"):
+        return Node("name", ("", "d_" + str(subs[0].args[1])), start, end)
+    return Node("index", (node, tuple(subs)), start, end)
+
+
+def _raised(node: Node, sup: Node, start: int, end: int, span: tuple) -> Node:
+    if sup.kind == "T":
+        return Node("transpose", (node,), start, end, (span,))
+    if node.kind == "name" and node.args == ("", "e"):
+        return Node("func", ("exp", (sup,)), start, end)
+    if sup.kind == "sum" and sup.args[0] == ("-",) and sup.args[1][0].kind == "number":
+        return Node("inverse", (node,), start, end, (span,))
+    return Node("power", (node, sup), start, end, (span,))

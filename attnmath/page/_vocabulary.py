@@ -1,0 +1,78 @@
+"""What an operator name of the page means: a few words of the page, and every public function."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attnmath.page import _values as v
+from attnmath.page._nodes import PageError
+from attnmath.page._values import Value, plain
+
+
+def call(function: Callable, values: list[Value]) -> Value:
+    """A public function of attnmath on the values; numbers are passed as numbers."""
+    if any(any(value.free) for value in values):
+        raise PageError("shape", "an argument's length is not known: write 1_n")
+    args = [value.x[0, 0] if value.is_number else value.x for value in values]
+    try:
+        out = function(*args)
+    except (ValueError, TypeError, IndexError) as error:
+        raise PageError("shape", str(error)) from None
+    if out.ndim < 2:
+        out = out.reshape((-1, 1))
+    largest = 1 + max(float(value.m.max()) for value in values)
+    return Value(out, v.magnitude(plain(out)) * largest)
+
+
+def _diag(a: Value) -> Value:
+    if 1 not in a.shape or any(a.free):
+        raise PageError("shape", "diag needs a row or a column")
+    eye = np.eye(max(a.shape))
+    return Value(a.x.reshape((-1, 1)) * eye_like(a.x, eye), a.m.reshape((-1, 1)) * eye)
+
+
+def eye_like(x, eye: np.ndarray):
+    return x.new_tensor(eye) if hasattr(x, "new_tensor") else eye
+
+
+def _trace(a: Value) -> Value:
+    if a.shape[0] != a.shape[1]:
+        raise PageError("shape", f"no trace of a {v.text(a)} matrix")
+    return v.total(Value(a.x * eye_like(a.x, np.eye(a.shape[0])), a.m * np.eye(a.shape[0])))
+
+
+def _vec(a: Value) -> Value:
+    return Value(a.x.reshape((-1, 1)), a.m.reshape((-1, 1)))
+
+
+def _rank(a: Value) -> Value:
+    rank = float(np.linalg.matrix_rank(plain(a.x)))
+    return Value(a.x[:1, :1] * 0 + rank, np.array([[rank]]))
+
+
+def _det(a: Value) -> Value:
+    if a.shape[0] != a.shape[1]:
+        raise PageError("shape", f"no determinant of a {v.text(a)} matrix")
+    x = np.linalg.det(plain(a.x))
+    return Value(a.x[:1, :1] * 0 + x, np.prod(a.m.sum(1)).reshape((1, 1)))
+
+
+def _entropy(a: Value) -> Value:
+    return v.negative(v.total(v.hadamard(a, v.apply("log", a))))
+
+
+def _commutation(frame: Any, rows: int, columns: int) -> Value:
+    """The permutation with commutation(r, c) vec(X) = vec(X^T) for X of r×c."""
+    eye = np.eye(rows * columns).reshape(rows, columns, rows, columns)
+    matrix = eye.transpose(1, 0, 2, 3).reshape(rows * columns, rows * columns)
+    return Value(frame.scene.array(matrix), matrix)
+
+
+VOCABULARY = {
+    "rowsum": v.rowsum, "diag": _diag, "tr": _trace, "vec": _vec, "rank": _rank,
+    "det": _det, "entropy": _entropy, "commutation": _commutation,
+    "exp": lambda a: v.apply("exp", a), "log": lambda a: v.apply("log", a),
+    "tanh": lambda a: v.apply("tanh", a),
+}  # fmt: skip
+TAKES_SIZES = {"commutation"}
