@@ -29,12 +29,14 @@ TESTS := $(wildcard tests/*)
 ENGINE := $(filter attnmath/page/%,$(PACKAGE))
 PAGE_FILES := $(wildcard chapters/_ext/* chapters/_static/* chapters/*.bib chapters/*.svg) _config.yml _toc.yml
 NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=60 -n $(JOBS) --dist loadfile
+CHECKS := $(DONE)/pairs $(DONE)/ledger $(DONE)/pages $(DONE)/notebooks
 LEDGER := chapters/ledger.md
 
 .PHONY: book test check env lab notebooks ledger misprints portable lint mutants wheel accessible clean help
 
 help:
 	@echo 'make book        check every page and notebook, then build _build/html'
+	@echo 'make check       the checks of make book alone'
 	@echo 'make test        all tests and notebooks'
 	@echo 'make notebooks   texts -> executed notebooks, byte for byte reproducible'
 	@echo 'make ledger      measure every equation again and write $(LEDGER)'
@@ -83,13 +85,18 @@ $(DONE)/notebooks: $(READY) $(NOTEBOOKS) $(PACKAGE) | $(DONE)
 	$(PY) -m pytest --quiet $(NBVAL) chapters
 	@touch $@
 
-check: $(DONE)/pairs $(DONE)/pages $(DONE)/ledger $(DONE)/notebooks
-
 # ---- the book --------------------------------------------------------------------------------
 
-book: $(DONE)/book
+# The checks run side by side; the book is built when all have passed.
+SIDE_BY_SIDE := -j$(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-$(DONE)/book: $(DONE)/pairs $(DONE)/pages $(DONE)/ledger $(DONE)/notebooks $(PAGE_FILES)
+book: $(READY)
+	@$(MAKE) $(SIDE_BY_SIDE) $(DONE)/book
+
+check: $(READY)
+	@$(MAKE) $(SIDE_BY_SIDE) $(CHECKS)
+
+$(DONE)/book: $(CHECKS) $(PAGE_FILES)
 	$(PY) -c 'from jupyter_book.cli.main import main; main()' build . -q -W -n --keep-going
 	@test -f _build/html/index.html
 	@touch $@

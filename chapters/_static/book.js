@@ -8,7 +8,7 @@
   const reachable = () => {
     for (const [selector, name] of Object.entries(kinds)) {
       for (const box of document.querySelectorAll(selector)) {
-        if (box.scrollWidth > box.clientWidth + 1) {
+        if (box.scrollWidth > box.clientWidth) {
           box.tabIndex = 0;
           box.setAttribute("role", "region");
           box.setAttribute("aria-label", `wide ${name}`);
