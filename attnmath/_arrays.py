@@ -34,9 +34,10 @@ def divide(x: Array, y: Scalar) -> Array:
 
 
 def shift(x: Array, c: Array) -> Array:
-    """x - c; a difference below the smallest number is -inf, which is no mishap."""
+    """x - c; -inf stays -inf, and a difference that overflows is -inf as well."""
+    xp = array_namespace(x)
     with np.errstate(over="ignore") if is_numpy_array(x) else nullcontext():
-        return x - c
+        return xp.where(hidden(x), -xp.inf, finite(x) - c)
 
 
 def rowsum(x: Array) -> Array:
@@ -99,9 +100,9 @@ def real(x: Array) -> Array:
     return xp.real(x) if xp.isdtype(x.dtype, "complex floating") else x
 
 
-def or_zero(x: Array | None) -> Scalar:
-    """x, or 0 where there is none."""
-    return 0 if x is None else x
+def plus(x: Array, B: Array | None) -> Array:
+    """x + B; x if there is no B. B comes first: torch makes NaN of complex x + (-inf)."""
+    return x if B is None else B + x
 
 
 def sum_to(x: Array, like: Scalar | None) -> Array | None:

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from attnmath._arguments import head
-from attnmath._arrays import Array, Scalar, T, or_zero, rowsum, sum_to
+from attnmath._arrays import Array, Scalar, T, plus, rowsum, sum_to
 from attnmath._softmax import logsumexp, softmax, softmax_jvp
 
 
@@ -42,7 +42,7 @@ def attention_map(
     Derived in chapters/attention_map.md, eq:attention_map.
     """
     Q, K, V, B, gamma = head("attention_map", Q, K, V, B, gamma)
-    A = gamma * (Q @ T(K)) + or_zero(B)
+    A = plus(gamma * (Q @ T(K)), B)
     P = softmax(A)
     L = logsumexp(A)
     O = P @ V
@@ -61,7 +61,7 @@ def attention(
     Derived in chapters/attention_map.md, eq:attention.
     """
     Q, K, V, B, gamma = head("attention", Q, K, V, B, gamma)
-    return softmax(gamma * (Q @ T(K)) + or_zero(B)) @ V
+    return softmax(plus(gamma * (Q @ T(K)), B)) @ V
 
 
 def attention_vjp(

@@ -101,7 +101,7 @@ def logsumexp(A: Array) -> Array:
     """
     (A,) = scores("logsumexp", A)
     c = rowmax(A)
-    return flat(c + log(rowsum(exp(shift(A, c)))))
+    return flat(log(rowsum(exp(shift(A, c)))) + c)
 
 
 def logsumexp_vjp(dL: Array, A: Array) -> Array:
@@ -140,7 +140,7 @@ def log_softmax(A: Array) -> Array:
     """
     (A,) = scores("log_softmax", A)
     S = shift(A, rowmax(A))
-    return S - finite(log(rowsum(exp(S))))
+    return shift(S, log(rowsum(exp(S))))
 
 
 def log_softmax_vjp(dLambda: Array, A: Array) -> Array:
