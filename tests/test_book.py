@@ -39,8 +39,9 @@ def tracked():
     if listed.returncode == 0:
         names = filter(None, listed.stdout.split("\0"))
         return [ROOT / name for name in names if (ROOT / name).is_file()]
-    made = {".venv", "_build", "build", "dist", "mutants", "__pycache__", ".git"}
-    return [p for p in ROOT.rglob("*") if p.is_file() and not made & set(p.relative_to(ROOT).parts)]
+    made = re.compile(r"_build|build|dist|mutants|__pycache__|\.(?!ci$|github$|binder$|gitignore$).*")
+    return [path for path in ROOT.rglob("*") if path.is_file()
+            and not any(map(made.fullmatch, path.relative_to(ROOT).parts))]
 
 
 def texts_of_the_project():
