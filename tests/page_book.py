@@ -36,6 +36,7 @@ HEAD = Cast(
     settings=(
         Setting("random", 1),
         Setting("n = m", 2, {"n": 5}),
+        Setting("n > m", 5, {"n": 3, "m": 2, "d_k": 4, "d_v": 5}),
         Setting("no keys", 3, change=zero_scale),
         Setting("two zeros", 4, change=two_zeros),
     ),

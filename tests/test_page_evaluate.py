@@ -181,7 +181,7 @@ def test_zero_stands_for_a_zero_matrix_only_beside_a_relation():
 
 
 def test_a_local_name_is_a_function_of_its_indices():
-    assert trial(r"x_i := \sum_j B_{ij} \\ x_i = s_i - s_i + \operatorname{rowsum}(B)_i") == 4
+    assert trial(r"x_i := \sum_j B_{ij} \quad x_i = s_i - s_i + \operatorname{rowsum}(B)_i") == 4
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_a_local_name_is_a_function_of_its_indices():
         (r"s_i = \sum_j \sum_j B_{ij}", "summed twice"),
         (r"\delta_{ij} = \delta_{ji}", "how far"),
         (r"B = x", "x is not in the cast"),
-        (r"B := Q \\ B = Q", "already"),
+        (r"B := Q \quad B = Q", "already"),
         (r"Q_h = Q_h", "h runs over the heads"),
         (r"a = b \quad \text{if } c", "needs a relation|not in the cast"),
         (r"c \approx c + 0", "within"),

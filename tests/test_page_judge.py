@@ -34,7 +34,7 @@ TRUE = [
 def test_true(display):
     one = book(display)
     verdict = judge(one, last(one))
-    assert verdict.scenes == 8 and verdict.comparisons >= 2 and verdict.error < 1e-14
+    assert verdict.scenes == 10 and verdict.comparisons >= 2 and verdict.error < 1e-14
 
 
 FALSE = [
@@ -102,7 +102,7 @@ def test_a_function_must_return_its_display(label, display, message):
 def test_a_wrong_function_is_refused(monkeypatch):
     monkeypatch.setattr(attnmath, "logsumexp", lambda A: A.max(-1))
     one = book()
-    with pytest.raises(Fault, match="eq:logsumexp: label: L of logsumexp is off by"):
+    with pytest.raises(Fault, match="eq:logsumexp: function: L of logsumexp is off by"):
         judge(one, one.displays["eq:logsumexp"])
 
 

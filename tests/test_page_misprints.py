@@ -66,7 +66,12 @@ MADE = [
     (r"A \le P", "relation", "A<P"),
     ("A = P", "relation", r"A\neP"),
     (r"A = 0 \quad \text{if } K = 0", "condition lost", "A=0"),
-    (r"\bar k := Q \\ A = \bar k", "letter", r"\bark:=K\\A=\bark"),
+    (r"\bar k := Q \quad A = \bar k", "letter", r"\bark:=K\quadA=\bark"),
+    (r"\bar k := Q \quad A = \bar k", "accent lost", r"\bark:=Q\quadA=k"),
+    ("A = (P + A) V", "pair lost", "A=P+AV"),
+    ("A_{ij} = P_{ij}", "pair lost", "A_ij=P_{ij}"),
+    (r"A_{ij} = P_{ij} \quad \text{if } i < j", "relation", r"A_{ij}=P_{ij}\quad\text{if}i>j"),
+    (r"L = \frac{\partial D}{\partial c}", "order", r"L=\frac{\partialc}{\partialD}"),
 ]
 
 

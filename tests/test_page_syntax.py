@@ -76,7 +76,9 @@ def test_statements_conditions_and_chains():
 
 
 def test_a_condition_governs_its_line():
-    first, second, third = parse(r"a = b, \quad c = b \quad \text{if } i \le j \\ b = a")
+    first, second, third = parse(
+        r"\begin{aligned} a = b, \quad c = b \quad \text{if } i \le j \\ b = a \end{aligned}"
+    )
     assert first.conditions == second.conditions != ()
     assert third.conditions == ()
 

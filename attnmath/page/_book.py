@@ -1,15 +1,19 @@
 """All chapters, and the scenes in which their displays are run."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from attnmath.page._cast import Cast, define, locals_of
+from attnmath.page._cast import Cast, Setting, define, locals_of
 from attnmath.page._chapter import Chapter, Display, read
 from attnmath.page._nodes import PageError
 from attnmath.page._oracles import Independent, NumPyScene
 from attnmath.page._scene import Scene
 from attnmath.page._scope import scope
+
+# Free letters once with both signs and once positive, for logarithms and roots.
+FREE = (Setting("signed", 1), Setting("positive", 2))
 
 
 class Book:
@@ -28,7 +32,7 @@ class Book:
         return cls([read(path, root) for path in paths], CHAPTERS)
 
     def scenes(self, cast: Cast, kind: type = NumPyScene) -> tuple[Scene, ...]:
-        """The cast in all its settings, on NumPy or on torch; or once, with free letters."""
+        """The cast in all its settings, on NumPy or on torch; or with free letters."""
         key = (cast.name, kind)
         if key not in self._scenes:
             self._scenes[key] = self._fill(cast, kind)
@@ -37,7 +41,7 @@ class Book:
     def _fill(self, cast: Cast, kind: type) -> tuple[Scene, ...]:
         definitions = {}
         for letter, spec in cast.letters.items():
-            if spec.origin == "random":
+            if spec.is_primal:
                 continue
             display = self.displays.get(spec.origin)
             found = define(cast, letter, display.statements) if display else None
@@ -45,9 +49,12 @@ class Book:
                 message = f"{spec.origin} defines {letter} of the cast {cast.name!r}; it is missing"
                 raise PageError("letter", message)
             definitions[letter] = found
-        settings = cast.settings[:1] if kind is Independent else cast.settings
+        settings = FREE if kind is Independent else cast.settings
         with np.errstate(all="ignore"):
-            return tuple(kind(cast, setting, definitions) for setting in settings)
+            scenes = tuple(kind(cast, setting, definitions) for setting in settings)
+        for scene in scenes:
+            scene.pattern = scenes[0]
+        return scenes
 
     def cast_of(self, display: Display) -> Cast:
         """The first cast of the chapter that has all letters of the display."""
@@ -68,6 +75,17 @@ class Book:
         for statement in statements:
             if not statement.is_local:
                 scope(statement, cast, axes)
+
+    def with_display(self, changed: Display) -> "Book":
+        """The book with one display in another wording."""
+        chapters = [
+            replace(
+                chapter,
+                displays=tuple(changed if d.label == changed.label else d for d in chapter.displays),
+            )
+            for chapter in self.chapters
+        ]
+        return Book(chapters, self.casts)
 
     def paired(self, statements: tuple, scene: Scene) -> Scene:
         """The loss of a display pairs the outputs whose cotangents stand in it."""

@@ -14,10 +14,17 @@ from attnmath.page._scope import scope
 
 
 class Letter(NamedTuple):
-    """Axes from the left (the last two are the matrix); `origin` is random or a label."""
+    """Axes from the left (the last two are the matrix), and where the value comes from.
+
+    `origin` is random, positive (random, for what must not be negative), or a label.
+    """
 
     axes: tuple[str, ...]
     origin: str = "random"
+
+    @property
+    def is_primal(self) -> bool:
+        return self.origin in ("random", "positive")
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,6 @@ class Definition(NamedTuple):
     indices: tuple
     body: Node
     ranges: dict  # index -> axis name
-    locals: dict
 
     @property
     def is_late(self) -> bool:
@@ -75,18 +81,19 @@ class Definition(NamedTuple):
 
 def define(cast: Cast, letter: str, statements: tuple[Statement, ...]) -> Definition | None:
     """The first statement whose left side is the letter, or its entries or rows."""
-    locals_: dict = {}
     for statement in statements:
-        if statement.is_local:
-            continue
         left = statement.members[0]
         base, subs = left.args if left.kind == "index" else (left, ())
         if base.kind != "name" or base.args[0] or statement.relations[0] != "=":
             continue
+        if any(sub.kind != "name" or sub.args[0] for sub in subs):
+            continue
         if cast.rows.get(base.args[1], base.args[1]) == letter:
-            found = scope(statement, cast, locals_)
+            if statement.conditions:
+                raise PageError("value", "a definition has no condition", left.start)
+            found = scope(statement, cast, {})
             names = tuple(sub.args[1] for sub in subs)
-            return Definition(names, statement.members[1], found.axis, {})
+            return Definition(names, statement.members[1], found.axis)
     return None
 
 
@@ -101,16 +108,18 @@ def locals_of(statements, cast: Cast, scene: Any) -> tuple[dict, dict]:
         base, subs = left.args if left.kind == "index" else (left, ())
         if base.kind != "name":
             raise PageError("letter", "':=' names a letter", left.start)
-        if cast.knows(base.args[1]) and base.args[0] == "" or base.args[1] in cast.sizes:
-            message = f"{base.args[1]} is a letter of the cast already"
+        if cast.knows(base.args[1]) or base.args[1] in cast.sizes or base.args in locals_:
+            message = f"{base.args[1]} has a meaning already"
             raise PageError("letter", message, left.start)
         found = scope(statement, cast, axes)
         ranges = {i: scene.sizes[a] for i, a in found.axis.items()}
         names = tuple(sub.args[1] for sub in subs)
         locals_[base.args] = Local(names, body, ranges)
+        pattern = scene.pattern.paired(scene.outputs)  # where all sizes are distinct
+        spans = {i: pattern.sizes[a] for i, a in found.axis.items()}
         first = {i: 1 for i in names}
-        shape = Frame(scene, ranges, locals_, first).evaluate(body).shape
-        known = {size: axis for axis, size in cast.sizes.items()}
+        shape = Frame(pattern, spans, locals_, first).evaluate(body).shape
+        known = {size: axis for axis, size in pattern.sizes.items()}
         rest = tuple(known.get(s, "?") for s in shape if s != 1)
         axes[base.args] = tuple(found.axis[i] for i in names) + rest
     return locals_, axes

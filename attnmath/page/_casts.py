@@ -32,7 +32,7 @@ def _default_scale(values: dict, sizes: dict) -> None:
 
 
 def _permutation(values: dict, sizes: dict) -> None:
-    values["Pi"] = np.roll(np.eye(sizes["m"]), 1, axis=0)[:, ::-1].copy()
+    values["Pi"] = np.roll(np.eye(sizes["m"]), 1, axis=0)
 
 
 def _masked_entries(values: dict, sizes: dict) -> None:
@@ -52,7 +52,7 @@ SOFTMAX = Cast(
     sizes={"n": 4, "m": 5},
     letters={
         "A": Letter(("n", "m")),
-        "tau": Letter(("1", "1")),
+        "tau": Letter(("1", "1"), "positive"),
         "a": Letter(("1", "m")),
         "u": Letter(("1", "m")),
         "v": Letter(("1", "m")),
@@ -68,6 +68,7 @@ SOFTMAX = Cast(
         Setting("random", 1),
         Setting("random again", 2),
         Setting("n = m", 3, {"n": 5}),
+        Setting("n > m", 5, {"n": 3, "m": 2}),
         Setting("masked entries", 4, change=_masked_entries),
     ),
 )
@@ -98,6 +99,12 @@ HEAD = Cast(
         Setting("causal", 13, change=_together(_permutation, _causal)),
         Setting("empty row", 14, change=_together(_permutation, _empty_row)),
         Setting(
+            "sizes in another order, causal",
+            16,
+            {"n": 3, "m": 2, "d_k": 4, "d_v": 5},
+            change=_together(_permutation, _causal),
+        ),
+        Setting(
             "n = m, causal, default scale",
             15,
             {"n": 5},
@@ -122,6 +129,7 @@ BATCH = Cast(
     outputs=("O",),
     settings=(
         Setting("random bias", 21),
+        Setting("sizes in another order", 23, {"n": 5, "m": 4, "d_k": 6, "d_v": 3, "H": 2}),
         Setting("empty row", 22, change=_empty_row),
     ),
 )
@@ -144,7 +152,7 @@ MOVES = Cast(
     settings=(
         Setting("random", 31),
         Setting("random again", 32),
-        Setting("other sizes", 33, {"n": 3, "d": 4}),
+        Setting("sizes in another order", 33, {"n": 3, "m": 2, "d": 4}),
     ),
 )
 

@@ -47,6 +47,9 @@ def _name(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Misprint
             yield Misprint("size", *span, other)
         return
     if not cast.knows(letter):
+        bare = letter.rpartition(" ")[2].rstrip("'")
+        if bare != letter:
+            yield Misprint("accent lost", *span, latex(prefix, bare))
         return
     others = cast.rows if letter in cast.rows else cast.letters
     for other in others:
@@ -175,10 +178,16 @@ def _big(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Misprint]
                 yield Misprint("index", start + found.start(), start + found.end(), letter)
 
 
+def _partial(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Misprint]:
+    top, bottom = (text[n.start : n.end] for n in node.args)
+    swapped = f"\\frac{{\\partial {bottom}}}{{\\partial {top}}}"
+    yield Misprint("order", node.start, node.end, swapped)
+
+
 EDITS = {
     "name": _name, "index": _index, "delta": _delta, "number": _number,
     "transpose": _transpose, "power": _raised, "inverse": _raised, "prod": _prod,
     "had": _operation, "dot": _operation, "kron": _operation, "div": _fraction,
     "func": _func, "sqrt": _wrapper, "norm": _wrapper, "abs": _wrapper, "sum": _sum,
-    "big": _big,
+    "big": _big, "partial": _partial,
 }  # fmt: skip

@@ -1,7 +1,7 @@
 """Evaluates the nodes of a display in a scene: a cast with values for its letters.
 
 Nothing here knows a formula. A scene answers four questions: `letter(prefix, name)`,
-`size(name)`, `axes(name)` and `partial(…)`; everything else is arithmetic.
+`size(name)`, `array(numbers)` and `partial(frame, node)`; everything else is arithmetic.
 """
 
 from collections.abc import Callable
@@ -10,12 +10,18 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from array_api_compat import array_namespace
 
 import attnmath
+from attnmath._arrays import real
 from attnmath.page import _values as v
 from attnmath.page._nodes import Node, PageError
 from attnmath.page._values import Value, plain
-from attnmath.page._vocabulary import TAKES_SIZES, VOCABULARY, call
+from attnmath.page._vocabulary import TAKES_SIZES, VOCABULARY, call, is_rule
+
+# What arithmetic raises where an expression has no value: a singular matrix, a function
+# with too many arguments, a result that is not a matrix.
+NO_VALUE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -46,10 +52,12 @@ class Frame:
             if error.start is None:
                 error.start = node.start
             raise
+        except NO_VALUE as error:
+            raise PageError("value", f"this has no value: {error}", node.start) from error
 
     def integer(self, node: Node) -> int:
         """An index expression: letters bound to values, sizes, whole numbers, + and -."""
-        if node.kind == "number":
+        if node.kind == "number" and node.args[0].is_integer():
             return int(node.args[0])
         if node.kind == "name" and node.args[0] == "":
             name = node.args[1]
@@ -100,6 +108,8 @@ def _name(frame: Frame, node: Node) -> Value:
         size = frame.scene.size(letter)
         if size is not None:
             return frame.constant(float(size))
+    if letter in frame.scene.cast.rows:
+        raise PageError("index", f"{letter} is a row: it needs its index", node.start)
     array = frame.scene.letter(prefix, letter)
     if array.ndim != 2:
         raise PageError("index", f"{letter} is a family: it needs its index", node.start)
@@ -206,7 +216,8 @@ def _norm(frame: Frame, node: Node) -> Value:
 
 def _abs(frame: Frame, node: Node) -> Value:
     value = frame.evaluate(node.args[0])
-    return Value(abs(value.x), value.m, value.free)
+    sign = array_namespace(value.x).sign(real(value.x))
+    return Value(value.x * sign, value.m, value.free)
 
 
 def _big(frame: Frame, node: Node) -> Value:
@@ -224,9 +235,12 @@ def _big(frame: Frame, node: Node) -> Value:
         else:
             better = value.number() > out.number() if op == "max" else value.number() < out.number()
             out = value if better else out
-    if out is None:
-        raise PageError("index", "a sum over nothing", node.start)
-    return out
+    if out is not None:
+        return out
+    if op != "sum":
+        raise PageError("index", f"{op} over nothing", node.start)
+    first = frame.at(**{name: 1 for name in names}).evaluate(body)
+    return v.scale(first, frame.constant(0.0))
 
 
 def bound_values(frame: Frame, node: Node) -> list[tuple]:
@@ -255,7 +269,7 @@ def _func(frame: Frame, node: Node) -> Value:
         if name in TAKES_SIZES:
             return VOCABULARY[name](frame, *(frame.integer(arg) for arg in args))
         return VOCABULARY[name](*values)
-    if name not in attnmath.__all__:
+    if not is_rule(name):
         raise PageError("letter", f"no function {name}", node.start)
     return call(getattr(attnmath, name), values)
 

@@ -40,53 +40,76 @@ def judge(book: Book, display: Display) -> Verdict:
 def _judge(book: Book, display: Display) -> Verdict:
     statements = display.statements
     cast = book.cast_of(display)
-    _refuse_idle(statements)
     scenes = book.scenes(cast) + book.scenes(cast, TorchScene)
+    found = hold(book, display.label, statements, scenes)
+    facts, algebra = steps(book, statements, cast)
+    return Verdict(display, cast.name, len(scenes), *found, facts, algebra)
+
+
+def hold(
+    book: Book, label: str, statements: tuple, scenes: tuple, only: tuple | None = None
+) -> tuple[int, float]:
+    """How many comparisons, and the largest error; a PageError where something fails.
+
+    `only` restricts it to some of the statements.
+    """
+    refuse_idle(statements)
     comparisons, worst = 0, 0.0
     met: dict[int, list[Scene]] = {}
     for scene in scenes:
         scene = book.paired(statements, scene)
         largest: dict = {}
-        for k, compared in Trial(statements, scene).run():
+        for k, compared in Trial(statements, scene).run(only):
             comparisons, worst = comparisons + 1, max(worst, compared.error)
             met.setdefault(k, []).append(scene)
             largest[k] = max(largest.get(k, 0.0), compared.magnitude)
-        if display.kind == "eq":
-            worst = max(worst, check_function(display, scene, largest))
-    _refuse_unmet(statements, met)
-    facts, algebra = steps(book, statements, cast)
-    return Verdict(display, cast.name, len(scenes), comparisons, worst, facts, algebra)
+        if label.startswith("eq:"):
+            worst = max(worst, check_function(label[3:], statements, scene, largest))
+    refuse_unmet(statements, met, only)
+    return comparisons, worst
 
 
-def _refuse_idle(statements: tuple) -> None:
-    for statement in statements:
+def refuse_idle(statements: tuple) -> None:
+    """Nothing stated, identical sides, a name that is given and not used."""
+    stated = [statement for statement in statements if not statement.is_local]
+    if not stated:
+        raise PageError("value", "nothing is stated", 0)
+    for statement in stated:
         for a, b in zip(statement.members, statement.members[1:]):
             if a == b:
                 raise PageError("value", "the sides are identical", b.start)
-
-
-def _refuse_unmet(statements: tuple, met: dict) -> None:
     for k, statement in enumerate(statements):
-        if statement.is_local or not statement.conditions:
+        if statement.is_local:
+            left = statement.members[0]
+            name = left.args[0].args if left.kind == "index" else left.args
+            later = [n.args for other in statements[k + 1 :] for n in other.nodes()]
+            if name not in later:
+                raise PageError("letter", f"{name[-1]} is named and not used", left.start)
+
+
+def refuse_unmet(statements: tuple, met: dict, only: tuple | None = None) -> None:
+    """A condition that no setting meets, or only one that makes more zero than it asks."""
+    for k, statement in enumerate(statements):
+        if statement.is_local or not statement.conditions or only and k not in only:
             continue
         start = statement.conditions[0][3]
         if k not in met:
             raise PageError("value", "no setting of the cast meets the condition", start)
-        names = {n.args[1] for c in statement.conditions for m in c[1] for n in m.walk()
-                 if n.kind == "name"}  # fmt: skip
-        if all(scene.zeros() - names for scene in met[k]):
+        asked = {n.args[1] for c in statement.conditions if c[2] == ("=",)
+                 for m in c[1] for n in m.walk() if n.kind == "name"}  # fmt: skip
+        if all(scene.zeros() - asked for scene in met[k]):
             raise PageError("value", "only a degenerate setting meets the condition", start)
 
 
 def steps(book: Book, statements: tuple, cast: Cast) -> tuple[int, int]:
     """How many steps need a fact, and how many hold for any matrices (algebra)."""
-    scene = book.scenes(cast, Independent)[0]
+    scenes = book.scenes(cast, Independent)
     facts = algebra = 0
     for k, statement in enumerate(statements):
         if statement.is_local:
             continue
         for i in range(len(statement.relations)):
-            if _is_free(statements, k, i, scene):
+            if all(_is_free(statements, k, i, scene) for scene in scenes):
                 algebra += 1
             else:
                 facts += 1

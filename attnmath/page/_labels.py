@@ -12,6 +12,7 @@ import attnmath
 from attnmath.page._chapter import KINDS, Display, Fault
 from attnmath.page._nodes import PageError
 from attnmath.page._syntax import parse
+from attnmath.page._vocabulary import is_rule
 
 
 def label_faults(book, root: Path | None) -> list[Fault]:
@@ -29,16 +30,9 @@ def label_faults(book, root: Path | None) -> list[Fault]:
             if letters is not None and display.kind in KINDS:
                 faults += _unlisted(book, display, letters)
     for name in attnmath.__all__ if root else ():
-        if _is_rule(name) and f"eq:{name}" not in seen:
+        if is_rule(name) and f"eq:{name}" not in seen:
             faults.append(Fault("attnmath", 1, 1, f"eq:{name}", "no display has this label"))
     return faults
-
-
-def _is_rule(name: str) -> bool:
-    """Public functions of formulas have a display; checks and types have none."""
-    value = getattr(attnmath, name)
-    module = getattr(value, "__module__", "")
-    return not isinstance(value, type) and module.split(".")[-1] in ("_softmax", "_attention")
 
 
 def _fault(display: Display, message: str) -> Fault:

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from attnmath.page._book import Book
+from attnmath.page._judge import hold
 from attnmath.page._misprints import REJECTED, Tally
 from attnmath.page._nodes import PageError
 from attnmath.page._syntax import parse
-from attnmath.page._trial import Trial
 
 
 class Entry(NamedTuple):
@@ -27,7 +27,10 @@ def entries(path: Path) -> list[Entry]:
     out = []
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
         if line.strip() and not line.startswith("#"):
-            label, statement, identity = (part.strip() for part in line.split(" | "))
+            parts = [part.strip() for part in line.split(" | ")]
+            if len(parts) != 3:
+                raise ValueError(f"{path.name}:{number}: not 'label | misprint | identity'")
+            label, statement, identity = parts
             out.append(Entry(label, statement, identity, number))
     return out
 
@@ -36,16 +39,13 @@ def identity_faults(book: Book, listed: list[Entry], path: Path) -> list[str]:
     """Entries whose identity does not hold in the cast of their display."""
     faults = []
     for label, identity in sorted({(e.label, e.identity) for e in listed}):
-        line = next(e.line for e in listed if e[0] == label and e[2] == identity)
+        line = next(e.line for e in listed if (e.label, e.identity) == (label, identity))
         try:
             if label not in book.displays:
                 raise PageError("label", f"no display {label}")
-            display = book.displays[label]
-            cast = book.cast_of(display)
-            for scene in book.scenes(cast):
-                scene = book.paired(display.statements, scene)
-                with np.errstate(all="ignore"):
-                    list(Trial(parse(identity), scene).run())
+            scenes = book.scenes(book.cast_of(book.displays[label]))
+            with np.errstate(all="ignore"):
+                hold(book, "prp:identity", parse(identity), scenes)
         except PageError as error:
             faults.append(f"{path.name}:{line}: {identity}: {error.message}")
     return faults

@@ -8,7 +8,8 @@ import os
 import re
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from attnmath.page._book import Book
 from attnmath.page._cast import Cast
 from attnmath.page._chapter import Display
 from attnmath.page._edits import Misprint
+from attnmath.page._judge import hold
 from attnmath.page._mutations import misprints
 from attnmath.page._nodes import PageError
 from attnmath.page._oracles import Independent
@@ -25,7 +27,7 @@ from attnmath.page._syntax import parse
 from attnmath.page._trial import Trial, compare
 from attnmath.page._values import Value
 
-REJECTED = ("value", "shape", "index", "letter", "grammar")
+REJECTED = ("value", "shape", "index", "letter", "grammar", "function", "label")
 
 
 class Survivor(NamedTuple):
@@ -71,30 +73,48 @@ class Judged:
     """A display in its scenes, ready to be compared with its misprints."""
 
     def __init__(self, book: Book, display: Display, cast: Cast):
-        self.display, self.cast = display, cast
+        self.book, self.display, self.cast = book, display, cast
         self.statements = display.statements
-        scenes = book.scenes(cast)
-        self.scenes = [book.paired(self.statements, scene) for scene in scenes]
-        self.free = book.scenes(cast, Independent)[0]
+        self.scenes = book.scenes(cast)
+        self.free = book.scenes(cast, Independent)
+        self.defines = any(s.origin == display.label for s in cast.letters.values())
 
     def verdict(self, misprint: Misprint) -> str | Survivor:
         """The kind of the rejection, 'same', or the survivor."""
         text = misprint.apply(self.display.text)
+        statements, changed, rejected = self.statements, None, None
         try:
             statements = parse(text)
             changed = self.changed(statements)
             if changed == ():
                 return "same"
-            self.hold(statements, changed)
+            hold(self.book, self.display.label, statements, self.scenes, changed)
         except PageError as error:
-            return error.kind
-        except (ZeroDivisionError, OverflowError, np.linalg.LinAlgError):
-            return "value"
+            rejected = error.kind
+            if rejected != "value" or not self.defines or self.is_noticed(text):
+                return rejected
         if self.is_same(statements):
             return "same"
         shown = statements[(changed or (0,))[0]]
         line = squeezed(text[shown.start : _end(shown)])
         return Survivor(self.display.label, line, misprint.kind)
+
+    def is_noticed(self, text: str) -> bool:
+        """Whether the book turns red with this misprint in a definition.
+
+        The scenes then follow the misprint, so some display, or function, must disagree.
+        """
+        changed = replace(self.display, text=text)
+        book = self.book.with_display(changed)
+        displays = sorted(book.displays.values(), key=lambda d: d.label != changed.label)
+        try:
+            for display in displays:
+                if self.cast in book.casts.get(Path(display.path).stem, ()):
+                    if book.cast_of(display) is self.cast:
+                        hold(book, display.label, display.statements, book.scenes(self.cast))
+        except PageError:
+            return True
+        return False
 
     def changed(self, statements: tuple) -> tuple | None:
         """The statements that a misprint touches; None for all."""
@@ -106,25 +126,15 @@ class Judged:
             return None
         return touched
 
-    def hold(self, statements: tuple, only: tuple | None) -> None:
-        for statement in statements:
-            for a, b in zip(statement.members, statement.members[1:]):
-                if a == b:
-                    raise PageError("value", "the sides are identical")
-        run = Counter()
-        for scene in self.scenes:
-            for k, _ in Trial(statements, scene).run(only):
-                run[k] += 1
-        for k, statement in enumerate(statements):
-            if not statement.is_local and not run[k] and (only is None or k in only):
-                raise PageError("value", "no setting of the cast meets the condition")
-
     def is_same(self, statements: tuple) -> bool:
         """Whether both say the same of any matrices: no misprint, another way to write it."""
         if len(statements) != len(self.statements):
             return False
+        return all(self.is_same_in(scene, statements) for scene in self.free)
+
+    def is_same_in(self, scene, statements: tuple) -> bool:
         try:
-            old, new = Trial(self.statements, self.free), Trial(statements, self.free)
+            old, new = Trial(self.statements, scene), Trial(statements, scene)
             for a, b in zip(self.statements, statements):
                 if not _alike(a, b):
                     return False
@@ -145,7 +155,9 @@ def _same_members(f, g, old: tuple, new: tuple, relations: tuple) -> None:
     zero = relations == ("=",) and last.kind == "number" and last.args[0] == 0
     for x, y in zip(old, new):
         if x != y:
-            _same(f.evaluate(x), g.evaluate(y), zero)
+            x, y = f.evaluate(x), g.evaluate(y)
+            if not (np.isnan(x.x).any() and np.isnan(y.x).any()):  # a logarithm, signed
+                _same(x, y, zero)
 
 
 def _same(x: Value, y: Value, up_to_sign: bool) -> None:

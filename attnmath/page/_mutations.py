@@ -31,16 +31,27 @@ def _squeezed(text: str) -> str:
     return re.sub(r"\s+", "", text)
 
 
+def _lost_pairs(text: str) -> Iterator[Misprint]:
+    """Parentheses, and the braces of a script, left out."""
+    for pattern in (r"[_^](\{)([^{}]+)(\})", r"(\()([^()]*)(\))"):
+        for found in re.finditer(pattern, text):
+            if not text[: found.start(1)].rstrip().endswith(("}", "big", "Big", "exp", "log")):
+                yield Misprint("pair lost", found.start(1), found.end(3), f" {found.group(2)} ")
+
+
 def _all(text: str, statements: tuple, cast: Cast) -> Iterator[Misprint]:
+    yield from _lost_pairs(text)
     indices = sorted(_index_letters(statements, cast))
     for statement in statements:
         yield from _relations(text, statement)
         roots = list(statement.members[1:] if statement.is_local else statement.members)
         for root in roots:
             yield Misprint("sign", root.start, root.start, "-")
-        for _, members, _, start, end in statement.conditions:
+        for word, members, _, start, end in statement.conditions:
             yield Misprint("condition lost", start, end, " ")
-            roots += members
+            if word != "within":
+                roots += members
+                yield from _reversed(text, members)
         for root in roots:
             yield from _of_tree(text, root, cast, indices)
 
@@ -58,11 +69,24 @@ def _index_letters(statements: tuple, cast: Cast) -> set[str]:
 def _relations(text: str, statement: Statement) -> Iterator[Misprint]:
     for a, b in zip(statement.members, statement.members[1:]):
         between = text[a.end : b.start]
-        found = re.search(r"\\[a-z]+(?![A-Za-z])|[<=>]", between)
+        found = re.search(r"\\(?:[lg]eq?|approx|neq?)(?![A-Za-z])|[<=>]", between)
         for new in STRONGER.get(found.group(), []) if found else ():
             if ":=" not in between:
                 start = a.end + found.start()
                 yield Misprint("relation", start, a.end + found.end(), f" {new} ")
+
+
+REVERSED = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}
+
+
+def _reversed(text: str, members: tuple) -> Iterator[Misprint]:
+    """The order in a condition, turned round."""
+    for a, b in zip(members, members[1:]):
+        found = re.search(r"\\[lg]e(?![A-Za-z])|[<>]", text[a.end : b.start])
+        if found:
+            start = a.end + found.start()
+            new = f" {REVERSED[found.group()]} "
+            yield Misprint("relation", start, a.end + found.end(), new)
 
 
 def _of_tree(text: str, root: Node, cast: Cast, indices: list) -> Iterator[Misprint]:

@@ -92,7 +92,8 @@ class TorchScene(Scene):
         return self.cache["tangents"][letter]
 
     def slopes(self, frame: Frame, numerator: Node, letter: str, entries: list) -> np.ndarray:
-        value = frame.evaluate(numerator).x
+        moved = Frame(self.view(self.env), frame.ranges, frame.locals, frame.index)
+        value = moved.evaluate(numerator).x
         out = np.zeros((len(entries), *value.shape))
         for r, c in np.ndindex(*value.shape):
             slope = None
@@ -111,6 +112,10 @@ class Independent(Scene):
     def start(self) -> None:
         self.rng = np.random.default_rng(self.setting.seed + 1000)
 
+    def draw(self, shape: tuple) -> np.ndarray:
+        sign = 1 if self.setting.name == "positive" else self.rng.choice([-1, 1], shape)
+        return sign * self.rng.uniform(0.5, 1.5, shape)
+
     def run(self, primals: dict, bump: tuple | None = None) -> dict:
         return {}
 
@@ -122,12 +127,12 @@ class Independent(Scene):
         self.cast.axes(prefix, letter)
         key = (prefix, letter)
         if key not in self.cache:
-            self.cache[key] = self.rng.uniform(0.5, 1.5, self.shape(letter))
+            self.cache[key] = self.draw(self.shape(letter))
         return self.cache[key]
 
     def partial(self, frame: Frame, node: Node) -> Value:
         above, below = (frame.evaluate(part).shape for part in node.args)
         key = (node, tuple(sorted(frame.index.items())))
         if key not in self.cache:
-            self.cache[key] = self.rng.uniform(0.5, 1.5, slope_shape(above, below))
+            self.cache[key] = self.draw(slope_shape(above, below))
         return Value(self.cache[key], magnitude(self.cache[key]))

@@ -6,26 +6,25 @@ import numpy as np
 
 import attnmath
 from attnmath._tolerance import PAGE
-from attnmath.page._chapter import Display
 from attnmath.page._nodes import PageError
 from attnmath.page._scene import Scene
 from attnmath.page._values import plain
+from attnmath.page._vocabulary import is_rule
 
 
 def code_name(prefix: str, letter: str) -> str:
     """How the code writes a letter of the page: dO, Q_dot, gamma, dgamma."""
     letter = letter.replace("^", "_")
-    return {"": letter, "d": "d" + letter, "dot": letter + "_dot"}[prefix]
+    return {"": letter, "d": "d" + letter, "dot": letter + "_dot", "dotd": f"d{letter}_dot"}[prefix]
 
 
-def check_function(display: Display, scene: Scene, magnitudes: dict) -> float:
-    """`attnmath.name` on the letters of the cast returns the display's left sides.
+def check_function(name: str, statements: tuple, scene: Scene, magnitudes: dict) -> float:
+    """`attnmath.name` on the letters of the cast returns the left sides of its display.
 
     `magnitudes` are those of the statements whose conditions this scene meets: what the
     others give is not compared here.
     """
-    name = display.name
-    if name not in attnmath.__all__:
+    if not is_rule(name):
         raise PageError("label", f"attnmath has no function {name}")
     function = getattr(attnmath, name)
     names = {code_name(p, k): (p, k) for p in ("", "d", "dot") for k in scene.cast.letters}
@@ -33,8 +32,13 @@ def check_function(display: Display, scene: Scene, magnitudes: dict) -> float:
     unknown = [p for p in parameters if p not in names]
     if unknown:
         raise PageError("label", f"parameter {unknown[0]} of {name} is not in the cast")
-    out = function(**{p: natural(scene, *names[p]) for p in parameters})
-    lefts = left_sides(display.statements, scene)
+    try:
+        out = function(**{p: natural(scene, *names[p]) for p in parameters})
+    except (ValueError, TypeError) as error:
+        raise PageError("function", str(error)) from None
+    lefts = left_sides(statements, scene)
+    if not lefts:
+        raise PageError("label", "no line says what a letter is: letter = …")
     results = out._asdict() if hasattr(out, "_asdict") else {code_name(*list(lefts)[-1]): out}
     worst = 0.0
     for key, result in results.items():
@@ -48,14 +52,27 @@ def check_function(display: Display, scene: Scene, magnitudes: dict) -> float:
 
 
 def left_sides(statements: tuple, scene: Scene) -> dict:
-    """(prefix, letter) of each left side -> the statements that give it, in order."""
+    """(prefix, letter) of each left side -> the statements that give it, in order.
+
+    A statement gives a letter if it says what the letter, its row or its entry is, for all
+    values of its indices, in terms of others.
+    """
+    rows = scene.cast.rows
     lefts: dict = {}
     for k, statement in enumerate(statements):
-        left = statement.members[0]
-        left = left.args[0] if left.kind == "index" else left
-        if not statement.is_local and left.kind == "name":
-            letter = scene.cast.rows.get(left.args[1], left.args[1])
-            lefts.setdefault((left.args[0], letter), []).append(k)
+        left, subs = statement.members[0], ()
+        if left.kind == "index":
+            left, subs = left.args
+        plain_indices = [s.args[1] for s in subs if s.kind == "name" and s.args[1] not in scene.sizes]
+        if left.kind != "name" or statement.relations[0] != "=":
+            continue
+        if len(set(plain_indices)) < len(subs):
+            continue
+        key = (left.args[0], rows.get(left.args[1], left.args[1]))
+        others = [n.args for member in statement.members[1:] for n in member.walk()
+                  if n.kind == "name"]  # fmt: skip
+        if key not in [(prefix, rows.get(letter, letter)) for prefix, letter in others]:
+            lefts.setdefault(key, []).append(k)
     return lefts
 
 
@@ -65,7 +82,7 @@ def _returned(name: str, key: str, got: np.ndarray, want: np.ndarray, magnitude:
     gap = np.where(got == want, 0.0, got - want)
     error = float(np.abs(gap).max(initial=0.0)) / (magnitude or 1.0)
     if not error <= PAGE:
-        raise PageError("label", f"{key} of {name} is off by {error:.1e} of the magnitude")
+        raise PageError("function", f"{key} of {name} is off by {error:.1e} of the magnitude")
     return error
 
 

@@ -24,13 +24,14 @@ class Scene:
         self.sizes = {**cast.sizes, **setting.sizes}
         self.definitions = definitions
         rng = np.random.default_rng(setting.seed)
-        primals = [k for k, spec in cast.letters.items() if spec.origin == "random"]
+        primals = [k for k, spec in cast.letters.items() if spec.is_primal]
         self.primals = {k: self._draw(rng, k) for k in primals}
         self.tangents = {k: self._draw(rng, k) for k in primals}
         self.cotangents = {k: self._draw(rng, k) for k in cast.outputs}
         setting.change(self.primals, self.sizes)
         self.outputs = cast.outputs[:1]
         self.cache: dict = {}
+        self.pattern = self  # a scene of the cast whose sizes are pairwise distinct
         self.is_view = False  # with the letters of another point than its own
         self.start()
         self.env = self.run(self.primals)
@@ -39,10 +40,11 @@ class Scene:
         """For the number type's own preparations."""
 
     def _draw(self, rng, letter: str) -> np.ndarray:
-        shape = self.shape(letter)
-        if shape == (1, 1):
-            return rng.uniform(0.5, 1.5, shape)
-        return rng.standard_normal(shape)
+        shape, origin = self.shape(letter), self.cast.letters[letter].origin
+        if origin == "random" and shape != (1, 1):
+            return rng.standard_normal(shape)
+        size = rng.uniform(0.3, 3.0, shape)  # numbers are divided by: none near zero
+        return size if origin == "positive" else size * rng.choice([-1, 1])
 
     def shape(self, letter: str) -> tuple:
         return tuple(1 if a == "1" else self.sizes[a] for a in self.cast.letters[letter].axes)
@@ -53,9 +55,6 @@ class Scene:
 
     def size(self, name: str) -> int | None:
         return self.sizes.get(name)
-
-    def axes(self, prefix: str, letter: str) -> tuple:
-        return self.cast.axes(prefix, letter)
 
     def view(self, env: dict) -> "Scene":
         """The scene at another point: its letters are those of `env`."""
@@ -73,7 +72,7 @@ class Scene:
         """All letters, in the order of the cast; `bump` adds to one of them on its way."""
         view = self.view({})
         for letter, spec in self.cast.letters.items():
-            if spec.origin == "random":
+            if spec.is_primal:
                 value = primals[letter]
             elif self.definitions[letter].is_late:
                 continue
@@ -87,7 +86,7 @@ class Scene:
     def defined(self, letter: str, view: "Scene") -> Any:
         definition = self.definitions[letter]
         ranges = {i: self.sizes[a] for i, a in definition.ranges.items()}
-        frame = Frame(view, ranges, definition.locals)
+        frame = Frame(view, ranges)
         spans = [range(1, ranges[i] + 1) for i in definition.indices]
         parts = [
             frame.at(**dict(zip(definition.indices, values))).evaluate(definition.body)
@@ -102,6 +101,8 @@ class Scene:
         """The value of a letter, its gradient (d), or its tangent (dot)."""
         letter = self.cast.rows.get(letter, letter)
         self.cast.axes(prefix, letter)
+        if prefix and self.is_view:
+            raise PageError("grammar", "the derivative of a derivative is not read")
         if prefix == "" and letter in self.env:
             return self.env[letter]
         key = (prefix, letter, self.outputs if prefix == "d" or prefix == "" else ())
@@ -148,10 +149,8 @@ class Scene:
     def partial(self, frame: Frame, node: Node) -> Value:
         """∂ numerator / ∂ letter: entries of the numerator by entries of the letter."""
         numerator, denominator = node.args
-        for inner in numerator.walk():
-            if inner.kind == "partial" or inner.kind == "name" and inner.args[0]:
-                message = "the derivative of a derivative is not read"
-                raise PageError("grammar", message, inner.start)
+        if self.is_view:
+            raise PageError("grammar", "the derivative of a derivative is not read")
         letter, entries, below = self._entries(frame, denominator)
         slopes = self.slopes(frame, numerator, letter, entries)  # entries × rows × columns
         above = slopes.shape[1:]
@@ -167,6 +166,8 @@ class Scene:
         base, subs = node.args if node.kind == "index" else (node, ())
         name = base.args if base.kind == "name" else ("?", "")
         letter = self.cast.rows.get(name[1], name[1])
+        if name[1] in self.cast.rows and not subs:
+            raise PageError("index", f"{name[1]} is a row: it needs its index", node.start)
         if name[0] or letter not in self.env:
             raise PageError("letter", "only a letter can stand below", node.start)
         shape = self.shape(letter)
@@ -174,6 +175,8 @@ class Scene:
         spans = []
         for length, axis in zip(shape, self.cast.letters[letter].axes):
             take = fixed.pop(0) - 1 if fixed and axis != "1" else None
+            if take is not None and not 0 <= take < length:
+                raise PageError("index", f"index {take + 1} of {length}", node.start)
             spans.append(range(length) if take is None else (take,))
         entries = list(product(*spans))
         return letter, entries, tuple(map(len, spans))[-2:]

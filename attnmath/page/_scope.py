@@ -26,6 +26,8 @@ def scope(statement: Statement, cast, locals_: dict) -> Scope:
         members += condition[1]
     if statement.is_local and statement.members[0].kind == "index":
         for sub in statement.members[0].args[1]:
+            if sub.kind != "name" or sub.args[0]:
+                raise PageError("index", "':=' needs index letters", sub.start)
             found.free.append(sub.args[1])
     for member in members:
         _visit(member, cast, locals_, (), found)
@@ -76,6 +78,10 @@ def _visit(node: Node, cast, locals_: dict, bound: tuple, found: Scope) -> None:
 def _check_names(member: Node, cast, locals_: dict, found: Scope) -> None:
     """A name is an index in use, a size, a local or a letter of the cast."""
     for node in member.walk():
+        for factor in node.args[0] if node.kind == "prod" else ():
+            if factor.kind == "name" and factor.args[1] in (*found.free, *found.summed):
+                message = f"the index {factor.args[1]} stands as a factor"
+                raise PageError("index", message, factor.start)
         if node.kind == "name":
             prefix, letter = node.args
             used = letter in found.summed or letter in found.free
@@ -93,6 +99,8 @@ def _mark(sub: Node, axis: str | None, cast, bound: tuple, found: Scope) -> None
     letter = sub.args[1]
     if letter in cast.sizes:
         return
+    if letter in cast.letters:
+        raise PageError("index", f"{letter} is a letter of the cast, no index", sub.start)
     if letter not in bound and letter not in found.free:
         found.free.append(letter)
     if axis is None:

@@ -31,6 +31,7 @@ def parse(text: str) -> tuple[Statement, ...]:
         tree = _parser().parse(text)
     except UnexpectedInput as error:
         raise PageError("grammar", _complaint(text, error), _offset(text, error)) from None
+    _check_layout(text)
     statements = []
     for line in tree.find_data("line"):
         conditions = tuple(_condition(t) for t in line.children if is_tree(t, "cond"))
@@ -55,10 +56,27 @@ def _complaint(text: str, error: UnexpectedInput) -> str:
     return f"cannot read {found!r}{wanted}"
 
 
+def _check_layout(text: str) -> None:
+    """What TeX sets otherwise, or not at all, though its words could be read."""
+    aligned = re.fullmatch(r"\s*\\begin\{aligned\}(.*)\\end\{aligned\}\s*", text, re.S)
+    body = aligned.group(1) if aligned else text
+    if re.search(r"\\(begin|end)\{", body):
+        raise PageError("grammar", "one aligned around the whole display, or none", 0)
+    broken = re.search(r"&|\\\\", body) if not aligned else None
+    if broken:
+        raise PageError("grammar", "lines and & need \\begin{aligned} around them", broken.start())
+    if len(re.findall(r"\\left\b", text)) != len(re.findall(r"\\right\b", text)):
+        raise PageError("grammar", "\\left and \\right go in pairs", 0)
+
+
 def _statement(tree: Tree, conditions: tuple) -> Statement:
     members = tuple(node_of(t) for t in tree.children if not isinstance(t, Token))
     tokens = [t for t in tree.children if isinstance(t, Token)]
-    return Statement(members, tuple(map(relation_of, tokens)), conditions, *span_of(tree))
+    relations = tuple(map(relation_of, tokens))
+    if ":=" in relations and (len(relations) > 1 or conditions):
+        message = "':=' names one thing, without a condition"
+        raise PageError("grammar", message, members[0].start)
+    return Statement(members, relations, conditions, *span_of(tree))
 
 
 def _condition(tree: Tree) -> tuple:

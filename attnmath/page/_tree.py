@@ -63,6 +63,10 @@ def node_of(tree) -> Node:
             return _sum(tree)
         case "prod":
             nodes = tuple(map(node_of, children))
+            for a, b in zip(children, children[1:]):
+                if is_tree(a, "number") and is_tree(b, "number"):
+                    message = "two numbers side by side read as one"
+                    raise PageError("grammar", message, span_of(b)[0])
             return make("prod", nodes, parts=map(span_of, children))
         case "ops":
             return _operations(tree)
@@ -115,7 +119,10 @@ def _operations(tree: Tree) -> Node:
 def _big(tree: Tree) -> Node:
     op = str(tree.children[0]).lstrip("\\")
     indices, relations, bounds = _range(tree.children[1])
-    upper = node_of(tree.children[2].children[0]) if len(tree.children) == 4 else None
+    upper = _script_nodes(tree.children[2])[0] if len(tree.children) == 4 else None
+    if upper is not None and (relations != ("=",) or len(indices) != 1):
+        message = "an upper limit needs one index with its first value below"
+        raise PageError("index", message, upper.start)
     body = node_of(tree.children[-1])
     span = span_of(tree.children[1])
     return Node("big", (op, indices, relations, bounds, upper, body), *span_of(tree), (span,))
@@ -123,15 +130,20 @@ def _big(tree: Tree) -> Node:
 
 def _range(sub: Tree) -> tuple:
     """`_{i, j \\le k}`: the bound indices, the relations, the bounds of the last."""
-    items = [c if isinstance(c, Token) else node_of(c) for c in sub.children]
-    relations = tuple(relation_of(c) for c in items if isinstance(c, Token) and c.type == "REL")
+    tokens = [c for c in sub.children if isinstance(c, Token)]
+    relations = tuple(relation_of(token) for token in tokens if token.type == "REL")
+    items = [node_of(c) for c in sub.children if not isinstance(c, Token)]
     nodes = [c for c in items if isinstance(c, Node)]
     heads = nodes[: len(nodes) - len(relations)]
+    if any(r not in ("=", "<", ">", "<=", ">=") for r in relations):
+        raise PageError("grammar", "not a range", span_of(sub)[0])
     names = []
     for node in (n for head in heads for n in _juxtaposed(head)):
         if node.kind != "name" or node.args[0]:
             raise PageError("index", "a sum needs index letters below it", node.start)
         names.append(node.args[1])
+    if not names:
+        raise PageError("index", "a sum needs index letters below it", span_of(sub)[0])
     return tuple(names), relations, tuple(nodes[len(heads) :])
 
 
@@ -158,20 +170,25 @@ def _script_nodes(script: Tree) -> list[Node]:
 
 
 def _scripts(tree: Tree) -> Node:
-    """Subscripts apply first; then capitals name, T transposes, -1 inverts, else a power."""
+    """Subscripts apply first; then a capital names a letter, T transposes, -1 inverts, and
+    anything else is a power."""
     head, scripts = tree.children[0], tree.children[1:]
+    for kind in ("sub", "sup"):
+        if sum(s.data == kind for s in scripts) > 1:
+            raise PageError("grammar", "two scripts in one place", span_of(scripts[-1])[0])
     subs = [n for s in scripts if s.data == "sub" for n in _script_nodes(s)]
     sups = [(n, s) for s in scripts if s.data == "sup" for n in _script_nodes(s)]
-    capitals = [n for n, _ in sups if _is_capital(n)]
+    capitals = [n for n, _ in sups if is_tree(head, "name") and _is_capital(n)]
+    if sum(n.kind == "T" for n, _ in sups) > 1:
+        raise PageError("grammar", "two transpose signs", span_of(scripts[-1])[0])
     start, end = span_of(tree)
-    first = tree.children[0]
-    if is_tree(first, "delta"):
+    if is_tree(head, "delta"):
         if len(subs) != 2:
             raise PageError("index", "a delta needs two indices", start)
         node = Node("delta", tuple(subs), start, end)
     else:
         node = node_of(head)
-        if capitals and node.kind == "name":
+        if capitals:
             letter = "^".join([node.args[1], *(n.args[1] for n in capitals)])
             node = Node("name", (node.args[0], letter), node.start, node.end)
         node = _subscripted(node, subs, start, end)
@@ -190,16 +207,25 @@ def _is_capital(node: Node) -> bool:
 def _subscripted(node: Node, subs: list, start: int, end: int) -> Node:
     if not subs:
         return node
+    is_size = node.kind == "name" and node.args == ("", "d")
+    is_identity = node.kind == "name" and node.args == ("", "I")
+    if not (is_size or is_identity or node.kind in ("one", "norm")):
+        return Node("index", (node, tuple(subs)), start, end)
+    (sub, *more) = subs
+    if more:
+        raise PageError("index", "one subscript is enough here", more[0].start)
     if node.kind == "one":
-        return Node("one", (subs[0],), start, end)
+        return Node("one", (sub,), start, end)
+    if is_identity:
+        return Node("identity", (sub,), start, end)
     if node.kind == "norm":
-        order = subs[0].args[0] if subs[0].kind == "number" else "inf"
+        order = {("", "F"): "F", (2.0,): 2.0}.get(sub.args)
+        if order is None:
+            raise PageError("grammar", "only the norms F and 2 are read", sub.start)
         return Node("norm", (node.args[0], order), start, end)
-    if node.kind == "name" and node.args == ("", "I"):
-        return Node("identity", (subs[0],), start, end)
-    if node.kind == "name" and node.args == ("", "d"):
-        return Node("name", ("", "d_" + str(subs[0].args[1])), start, end)
-    return Node("index", (node, tuple(subs)), start, end)
+    if sub.kind != "name" or sub.args[0]:
+        raise PageError("grammar", "a size is d_ and a letter", sub.start)
+    return Node("name", ("", "d_" + sub.args[1]), start, end)
 
 
 def _raised(node: Node, sup: Node, start: int, end: int, span: tuple) -> Node:
@@ -207,6 +233,6 @@ def _raised(node: Node, sup: Node, start: int, end: int, span: tuple) -> Node:
         return Node("transpose", (node,), start, end, (span,))
     if node.kind == "name" and node.args == ("", "e"):
         return Node("func", ("exp", (sup,)), start, end)
-    if sup.kind == "sum" and sup.args[0] == ("-",) and sup.args[1][0].kind == "number":
+    if sup == Node("sum", (("-",), (Node("number", (1.0,)),))):
         return Node("inverse", (node,), start, end, (span,))
     return Node("power", (node, sup), start, end, (span,))

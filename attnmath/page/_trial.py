@@ -9,12 +9,14 @@ import numpy as np
 from attnmath._tolerance import PAGE
 from attnmath.page import _values as v
 from attnmath.page._cast import locals_of
-from attnmath.page._evaluate import COMPARE, Frame
+from attnmath.page._evaluate import Frame
 from attnmath.page._nodes import Node, PageError, Statement
 from attnmath.page._scene import Scene
 from attnmath.page._scope import scope
 from attnmath.page._values import Value, plain
 
+# Rounding of such terms would hide an error of 1e-8: no display of the book is near it.
+LARGEST = 1e6
 DISTINCT = 1e-6  # what '≠' must show, relative to the magnitude: far above rounding
 
 
@@ -40,13 +42,12 @@ class Trial:
             if statement.is_local or only is not None and k not in only:
                 continue
             for frame in self.frames(statement, ignore):
-                values = [self.member(frame, member) for member in statement.members]
-                for i, relation in enumerate(statement.relations):
-                    bound = self.bound(frame, statement)
+                bound = self.bound(frame, statement)
+                for a, relation, b in self.pairs(frame, statement.members, statement.relations):
                     try:
-                        yield k, compare(values[i], relation, values[i + 1], bound)
+                        yield k, compare(a, relation, b[0], bound)
                     except PageError as error:
-                        error.start = statement.members[i + 1].start
+                        error.start = b[1].start
                         raise
 
     def frames(self, statement: Statement, ignore: bool) -> Iterator[Frame]:
@@ -59,40 +60,46 @@ class Trial:
             if ignore or all(self.holds(at, c) for c in statement.conditions):
                 yield at
 
-    def member(self, frame: Frame, node: Node) -> Value:
-        value = frame.evaluate(node)
-        if _is_constant(node):
-            return Value(value.x, value.m, (True, True))
-        return value
+    def pairs(self, frame: Frame, members: tuple, relations: tuple) -> Iterator[tuple]:
+        """(value, relation, (value, node)) side by side; 0 and ±∞ in their neighbour's shape."""
+        values = [frame.evaluate(member) for member in members]
+        for i, relation in enumerate(relations):
+            a, b = values[i], values[i + 1]
+            if _is_constant(members[i]):
+                a = a.grown(b.shape)
+            elif _is_constant(members[i + 1]):
+                b = b.grown(a.shape)
+            yield a, relation, (b, members[i + 1])
 
     def holds(self, frame: Frame, condition: tuple) -> bool:
+        """Whether a condition is met, up to rounding, at every entry."""
         word, members, relations, start, _ = condition
         if word == "within":
             return True
         if not relations:
             raise PageError("grammar", f"'{word}' needs a relation", start)
-        values = [self.member(frame, member) for member in members]
-        return all(
-            _meets(a, relation, b) for a, relation, b in zip(values, relations, values[1:])
-        )
+        for a, relation, (b, _) in self.pairs(frame, members, relations):
+            v.match(a, b, "a condition")
+            try:
+                compare(a, relation, b)
+            except PageError as error:
+                if error.kind != "value":
+                    raise
+                return False
+        return True
 
     def bound(self, frame: Frame, statement: Statement) -> float | None:
-        for word, members, *_ in statement.conditions:
-            if word == "within":
-                return frame.evaluate(members[0]).number()
-        return None
-
-
-def _meets(a: Value, relation: str, b: Value) -> bool:
-    """Whether a condition holds: '=' up to rounding, an order at every entry."""
-    a, b = v.match(a, b, "a condition")
-    if relation == "=":
-        try:
-            compare(a, "=", b)
-            return True
-        except PageError:
-            return False
-    return bool(np.all(COMPARE[relation](plain(a.x), plain(b.x))))
+        """How far the sides of ≈ may be apart, relative to the right side."""
+        found = [c for c in statement.conditions if c[0] == "within"]
+        if not found:
+            return None
+        _, members, relations, start, _ = found[0]
+        bound = frame.evaluate(members[0]).number()
+        if len(found) > 1 or relations or not 0 < bound < 1:
+            raise PageError("grammar", "'within' needs one number between 0 and 1", start)
+        if "~" not in statement.relations:
+            raise PageError("grammar", "'within' belongs to '≈'", start)
+        return bound
 
 
 def _is_constant(node: Node) -> bool:
@@ -109,22 +116,24 @@ def compare(a: Value, relation: str, b: Value, bound: float | None = None) -> Co
     magnitude = float(max(a.m.max(initial=0.0), b.m.max(initial=0.0)))
     if not np.isfinite(magnitude) or np.isnan(x).any() or np.isnan(y).any():
         raise PageError("value", "a side is not a number here")
+    if magnitude > LARGEST:
+        raise PageError("value", "terms so large that an error would not show")
     gap = np.where(x == y, 0.0, x - y)
     error = float(np.abs(gap).max(initial=0.0))
     relative = error / magnitude if magnitude else error
-    if relation == "=":
-        holds = relative <= PAGE
-    elif relation == "!=":
-        holds, relative = relative > DISTINCT, 0.0
-    elif relation == "~":
-        if bound is None:
-            raise PageError("grammar", "'≈' needs a bound: \\text{within} and a number")
-        holds = error <= bound * np.abs(y).max(initial=0.0)
-        relative = 0.0
-    else:
-        slack = PAGE * magnitude if relation in ("<=", ">=") else 0.0
-        holds = bool(np.all(gap <= slack if relation[0] == "<" else gap >= -slack))
-        holds = holds and (relation in ("<=", ">=") or bool(np.all(gap != 0)))
+    slack = PAGE * magnitude
+    if relation == "~" and bound is None:
+        raise PageError("grammar", "'≈' needs a bound: \\text{within} and a number")
+    holds = {
+        "=": relative <= PAGE,
+        "!=": relative > DISTINCT,
+        "~": bound is not None and error <= bound * np.abs(y).max(initial=0.0),
+        "<=": np.all(gap <= slack),
+        ">=": np.all(gap >= -slack),
+        "<": np.all(gap < -slack),
+        ">": np.all(gap > slack),
+    }[relation]
+    if relation != "=":
         relative = 0.0
     if not holds:
         raise PageError("value", f"the sides of '{relation}' differ by {error:.1e}")

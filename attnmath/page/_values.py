@@ -72,6 +72,8 @@ def match(a: Value, b: Value, what: str) -> tuple[Value, Value]:
         if s != t and not f and not g:
             message = f"{what} needs equal shapes, not {text(a)} and {text(b)}"
             raise PageError("shape", message)
+        if f != g and s == t == 1:
+            raise PageError("shape", f"{what}: the length of 1 is not fixed by its neighbours")
         shape.append(max(s, t))
     free = tuple(f and g for f, g in zip(a.free, b.free))
     a, b = a.grown(tuple(shape)), b.grown(tuple(shape))
@@ -149,12 +151,12 @@ def inverse(a: Value) -> Value:
 
 
 def total(a: Value) -> Value:
-    _known(a, "a sum over entries")
+    known(a, "a sum over entries")
     return Value(a.x.sum().reshape((1, 1)), a.m.sum().reshape((1, 1)))
 
 
 def rowsum(a: Value) -> Value:
-    _known(a, "rowsum")
+    known(a, "rowsum")
     return Value(a.x.sum(1)[:, None], a.m.sum(1)[:, None])
 
 
@@ -162,7 +164,7 @@ def inner(a: Value, b: Value) -> Value:
     return total(hadamard(*match(a, b, "⟨ , ⟩")))
 
 
-def _known(a: Value, what: str) -> None:
+def known(a: Value, what: str) -> None:
     if any(a.free):
         raise PageError("shape", f"{what} needs known lengths: write 1_n")
 
@@ -179,11 +181,11 @@ def apply(name: str, a: Value) -> Value:
 
 
 def frobenius(a: Value) -> Value:
-    _known(a, "a norm")
+    known(a, "a norm")
     return Value(((a.x * a.x).sum() ** 0.5).reshape((1, 1)), ((a.m * a.m).sum() ** 0.5)[None, None])
 
 
 def spectral(a: Value) -> Value:
-    _known(a, "a norm")
+    known(a, "a norm")
     x = array_namespace(a.x).linalg.svdvals(a.x).max().reshape((1, 1))
     return Value(x, ((a.m * a.m).sum() ** 0.5)[None, None])

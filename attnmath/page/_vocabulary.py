@@ -1,13 +1,22 @@
 """What an operator name of the page means: a few words of the page, and every public function."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from array_api_compat import array_namespace
 
+import attnmath
 from attnmath.page import _values as v
 from attnmath.page._nodes import PageError
 from attnmath.page._values import Value, plain
+
+
+def is_rule(name: str) -> bool:
+    """Whether a public name of attnmath is a function of the mathematics."""
+    value = getattr(attnmath, name, None) if name in attnmath.__all__ else None
+    return inspect.isfunction(value) and not value.__module__.endswith("._check")
 
 
 def call(function: Callable, values: list[Value]) -> Value:
@@ -19,6 +28,8 @@ def call(function: Callable, values: list[Value]) -> Value:
         out = function(*args)
     except (ValueError, TypeError, IndexError) as error:
         raise PageError("shape", str(error)) from None
+    if not hasattr(out, "ndim") or out.ndim > 2:
+        raise PageError("shape", "this function's result is not one matrix")
     if out.ndim < 2:
         out = out.reshape((-1, 1))
     largest = 1 + max(float(value.m.max()) for value in values)
@@ -37,25 +48,29 @@ def eye_like(x, eye: np.ndarray):
 
 
 def _trace(a: Value) -> Value:
+    v.known(a, "tr")
     if a.shape[0] != a.shape[1]:
         raise PageError("shape", f"no trace of a {v.text(a)} matrix")
     return v.total(Value(a.x * eye_like(a.x, np.eye(a.shape[0])), a.m * np.eye(a.shape[0])))
 
 
 def _vec(a: Value) -> Value:
+    v.known(a, "vec")
     return Value(a.x.reshape((-1, 1)), a.m.reshape((-1, 1)))
 
 
 def _rank(a: Value) -> Value:
+    v.known(a, "rank")
     rank = float(np.linalg.matrix_rank(plain(a.x)))
     return Value(a.x[:1, :1] * 0 + rank, np.array([[rank]]))
 
 
 def _det(a: Value) -> Value:
+    v.known(a, "det")
     if a.shape[0] != a.shape[1]:
         raise PageError("shape", f"no determinant of a {v.text(a)} matrix")
-    x = np.linalg.det(plain(a.x))
-    return Value(a.x[:1, :1] * 0 + x, np.prod(a.m.sum(1)).reshape((1, 1)))
+    x = array_namespace(a.x).linalg.det(a.x).reshape((1, 1))
+    return Value(x, np.prod(a.m.sum(1)).reshape((1, 1)))
 
 
 def _entropy(a: Value) -> Value:
