@@ -1,4 +1,4 @@
-"""Gradients of Transformer attention, each derived and executed in the book beside it."""
+"""The gradients of attention; the book beside them derives and executes each."""
 
 from attnmath._attention import (
     attention,

@@ -1,7 +1,8 @@
 """What the public functions may be given, and one clear sentence for what they may not.
 
-Shapes, libraries and dtypes are checked always; values (NaN in B, tau = 0) only where there
-are values to see: not while a function is traced, compiled or mapped over a batch.
+Shapes, libraries and dtypes are checked always; values (NaN in B, tau = 0) only where
+there are values to see: not while a function is traced, compiled or mapped over a
+batch.
 """
 
 import math
@@ -25,7 +26,9 @@ def scores(function: str, A: Any, **others: Any) -> list:
     if "tau" in given:
         _broadcasts(function, "tau", given["tau"], shape(A))
         if _sees(given["tau"], lambda tau: tau == 0):
-            raise ValueError(f"{function}: tau is 0; it needs another value, to divide A by")
+            raise ValueError(
+                f"{function}: tau is 0; it needs another value, to divide A by"
+            )
     outputs = {"dP": shape(A), "dL": shape(A)[:-1], "dLambda": shape(A)}
     return _with_others(function, given, outputs)
 
@@ -40,14 +43,25 @@ def head(
     n, d_k = shape(Q)[-2:]
     if d_k == 0:
         raise ValueError(f"{function}: Q has shape {shape(Q)}; it needs d_k > 0")
-    _axes(function, "K", K, 2, f"(..., m, {d_k}) to match Q of shape {shape(Q)}", {-1: d_k})
+    _axes(
+        function,
+        "K",
+        K,
+        2,
+        f"(..., m, {d_k}) to match Q of shape {shape(Q)}",
+        {-1: d_k},
+    )
     m = shape(K)[-2]
-    _axes(function, "V", V, 2, f"(..., {m}, d_v) to match K of shape {shape(K)}", {-2: m})
+    _axes(
+        function, "V", V, 2, f"(..., {m}, d_v) to match K of shape {shape(K)}", {-2: m}
+    )
     leading = _leading(function, "K", K, shape(Q)[:-2], "Q")
     _broadcasts(function, "B", B, (*leading, n, m))
     if _sees(B, lambda B: ~(B < math.inf)):
-        raise ValueError(f"{function}: B of shape {shape(B)} holds NaN or +inf; its entries"
-                         " need to be numbers or -inf")  # fmt: skip
+        raise ValueError(
+            f"{function}: B of shape {shape(B)} holds NaN or +inf; its entries"
+            " need to be numbers or -inf"
+        )
     _broadcasts(function, "gamma", gamma, (*leading, n, m))
     given["gamma"] = 1 / math.sqrt(d_k) if gamma is None else gamma
     leading = _leading(function, "V", V, leading, "Q and K")
@@ -55,7 +69,7 @@ def head(
 
 
 def _arrays(function: str, **given: Any) -> dict:
-    """Arrays of one library and one precision, or numbers or None where they may stand."""
+    """Arrays of one library and precision; numbers or None where they may stand."""
     first = None
     for name, x in given.items():
         if isinstance(x, np.generic) and name in NUMBERS:
@@ -64,37 +78,50 @@ def _arrays(function: str, **given: Any) -> dict:
             continue
         if name in NUMBERS and is_number(x) and not isinstance(x, bool):
             if not abs(x) < math.inf:
-                raise ValueError(f"{function}: {name} is {x}; it needs to be a finite number")
+                raise ValueError(
+                    f"{function}: {name} is {x}; it needs to be a finite number"
+                )
             continue
         _floating(function, name, x)
         first = first or (name, x)
         if array_namespace(x) is not array_namespace(first[1]):
-            raise TypeError(f"{function}: {name} is an array of {_library(x)}, but {first[0]}"
-                            f" is one of {_library(first[1])}; all need to be of one library")  # fmt: skip
+            raise TypeError(
+                f"{function}: {name} is an array of {_library(x)}, but {first[0]}"
+                f" is one of {_library(first[1])}; all need to be of one library"
+            )
         if _precision(x) != _precision(first[1]):
-            raise TypeError(f"{function}: {name} has dtype {_dtype(x)}; it needs that of"
-                            f" {first[0]}, {_dtype(first[1])}")  # fmt: skip
+            raise TypeError(
+                f"{function}: {name} has dtype {_dtype(x)}; it needs that of"
+                f" {first[0]}, {_dtype(first[1])}"
+            )
     return _all_complex(given)
 
 
 def _floating(function: str, name: str, x: Any) -> None:
     kind = "an array or a number" if name in NUMBERS else "an array"
     if not is_array_api_obj(x) or isinstance(x, np.matrix | np.ma.MaskedArray):
-        raise TypeError(f"{function}: {name} is a {type(x).__name__}; it needs to be {kind}"
-                        " (of NumPy, torch or another array-API library)")  # fmt: skip
+        raise TypeError(
+            f"{function}: {name} is a {type(x).__name__}; it needs to be {kind}"
+            " (of NumPy, torch or another array-API library)"
+        )
     xp = array_namespace(x)
     if name == "B" and xp.isdtype(x.dtype, "bool"):
-        raise TypeError(f"{function}: B is boolean; it needs numbers that are added to the scores:"
-                        " 0 where a query may look and -inf where not, as in"
-                        " where(may_look, 0.0, -inf)")  # fmt: skip
+        raise TypeError(
+            f"{function}: B is boolean; it needs numbers that are added to the scores:"
+            " 0 where a query may look and -inf where not, as in"
+            " where(may_look, 0.0, -inf)"
+        )
     if not xp.isdtype(x.dtype, ("real floating", "complex floating")):
-        raise TypeError(f"{function}: {name} has dtype {_dtype(x)}; it needs floating-point"
-                        " numbers")  # fmt: skip
+        raise TypeError(
+            f"{function}: {name} has dtype {_dtype(x)}; it needs floating-point numbers"
+        )
 
 
 def _all_complex(given: dict) -> dict:
-    """All arrays complex if one is or a number is: some libraries multiply no mixture."""
-    arrays = {name: x for name, x in given.items() if x is not None and not is_number(x)}
+    """All arrays complex if one or a number is: torch multiplies no mixture."""
+    arrays = {
+        name: x for name, x in given.items() if x is not None and not is_number(x)
+    }
     kinds = [x.dtype for x in arrays.values()]
     kinds += [x for x in given.values() if isinstance(x, complex)]
     xp = array_namespace(*arrays.values())
@@ -105,18 +132,22 @@ def _all_complex(given: dict) -> dict:
 
 
 def _with_others(function: str, given: dict, outputs: dict) -> list:
-    """The list of all that is given; gradients and tangents have the shapes they need."""
+    """All that is given; gradients and tangents have the shapes they need."""
     for name, x in given.items():
         if name in OUTPUTS:
             _shape(function, name, x, outputs[name], OUTPUTS[name])
         elif name.endswith("_dot"):
             of = name.removesuffix("_dot")
             if given[of] is None and x is not None:
-                raise ValueError(f"{function}: {name} has shape {shape(x)}; it needs to be None,"
-                                 f" as {of} is")  # fmt: skip
+                raise ValueError(
+                    f"{function}: {name} has shape {shape(x)}; it needs to be None,"
+                    f" as {of} is"
+                )
             if x is not None:
                 _shape(function, name, x, shape(given[of]), of)
-            elif is_number(given[of]) or given[of] is None or of in ("B", "gamma", "tau"):
+            elif (
+                is_number(given[of]) or given[of] is None or of in ("B", "gamma", "tau")
+            ):
                 given[name] = 0
             else:
                 given[name] = array_namespace(given[of]).zeros_like(given[of])
@@ -125,39 +156,51 @@ def _with_others(function: str, given: dict, outputs: dict) -> list:
 
 def _shape(function: str, name: str, x: Any, need: tuple, of: str) -> None:
     if shape(x) != tuple(need):
-        raise ValueError(f"{function}: {name} has shape {shape(x)}; it needs {tuple(need)},"
-                         f" the shape of {of}")  # fmt: skip
+        raise ValueError(
+            f"{function}: {name} has shape {shape(x)}; it needs {tuple(need)},"
+            f" the shape of {of}"
+        )
 
 
 def _axes(
     function: str, name: str, x: Any, count: int, need: str, sizes: dict | None = None
 ) -> None:
     """x has this many axes at least, and the sizes given for some of the last ones."""
-    if len(shape(x)) < count or any(shape(x)[k] != size for k, size in (sizes or {}).items()):
+    if len(shape(x)) < count or any(
+        shape(x)[k] != size for k, size in (sizes or {}).items()
+    ):
         raise ValueError(f"{function}: {name} has shape {shape(x)}; it needs {need}")
 
 
 def _broadcasts(function: str, name: str, x: Any, need: tuple) -> None:
     """x broadcasts against the scores and does not enlarge them."""
     own = () if x is None else shape(x)
-    if len(own) > len(need) or any(a not in (1, b) for a, b in zip(own[::-1], need[::-1])):
-        raise ValueError(f"{function}: {name} has shape {own}; it needs one that broadcasts to"
-                         f" {tuple(need)}, the shape of A")  # fmt: skip
+    if len(own) > len(need) or any(
+        a not in (1, b) for a, b in zip(own[::-1], need[::-1])
+    ):
+        raise ValueError(
+            f"{function}: {name} has shape {own}; it needs one that broadcasts to"
+            f" {tuple(need)}, the shape of A"
+        )
 
 
 def _leading(function: str, name: str, x: Any, others: tuple, of: str) -> tuple:
     """The leading axes of x, all but the last two, broadcast against the others'."""
     own = shape(x)[:-2]
     length = max(len(own), len(others))
-    pairs = list(zip((1,) * (length - len(own)) + own, (1,) * (length - len(others)) + others))
+    pairs = list(
+        zip((1,) * (length - len(own)) + own, (1,) * (length - len(others)) + others)
+    )
     if any(a != b and 1 not in (a, b) for a, b in pairs):
-        raise ValueError(f"{function}: {name} has shape {shape(x)}; its leading axes {own} need to"
-                         f" broadcast against {tuple(others)}, those of {of}")  # fmt: skip
+        raise ValueError(
+            f"{function}: {name} has shape {shape(x)}; its leading axes {own} need to"
+            f" broadcast against {tuple(others)}, those of {of}"
+        )
     return tuple(b if a == 1 else a for a, b in pairs)
 
 
 def _sees(x: Any, question: Any) -> bool:
-    """Whether the answer is yes for any entry of x; no where there are no values to see."""
+    """Whether the answer is yes for an entry of x; no where no values can be seen."""
     if x is None or is_number(x):
         return x is not None and bool(question(x))
     if is_torch_array(x):

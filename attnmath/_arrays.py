@@ -1,14 +1,14 @@
-"""The vocabulary of the formulas, the same for NumPy, torch and every array-API library.
+"""The vocabulary of the formulas, for NumPy, torch and every array-API library.
 
-Formulas call these words and each other, nothing else. A score of -inf is decided here: its
-weight is 0 and it does not move, and a row that holds nothing else is empty.
+Formulas call these words and each other, nothing else. A score of -inf is decided here:
+its weight is 0 and it does not move, and a row that holds nothing else is empty.
 """
 
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_numpy_array
+from array_api_compat import array_namespace, device, is_torch_array
 
 Array = Any  # an array of any library that array-api-compat knows
 Scalar = Any  # a number, or an array that broadcasts
@@ -36,7 +36,7 @@ def divide(x: Array, y: Scalar) -> Array:
 def shift(x: Array, c: Array) -> Array:
     """x - c; -inf stays -inf, and a difference that overflows is -inf as well."""
     xp = array_namespace(x)
-    with np.errstate(over="ignore") if is_numpy_array(x) else nullcontext():
+    with nullcontext() if is_torch_array(x) else np.errstate(over="ignore"):
         return xp.where(hidden(x), -xp.inf, finite(x) - c)
 
 
@@ -101,12 +101,12 @@ def real(x: Array) -> Array:
 
 
 def plus(x: Array, B: Array | None) -> Array:
-    """x + B; x if there is no B. B comes first: torch makes NaN of complex x + (-inf)."""
+    """x + B, or x if B is None. (In torch, complex x + -inf is NaN, -inf + x not.)"""
     return x if B is None else B + x
 
 
 def sum_to(x: Array, like: Scalar | None) -> Array | None:
-    """x summed over the axes along which `like` was broadcast; None if there is no `like`."""
+    """x summed over the axes along which `like` was broadcast; None for None."""
     if like is None:
         return None
     xp, new = array_namespace(x), x.ndim - len(shape(like))

@@ -17,7 +17,7 @@ class AttentionMap(NamedTuple):
 
 
 class AttentionGradients(NamedTuple):
-    """The gradients of attention, each of the shape of its argument; None for B = None."""
+    """The gradients of attention, each of its argument's shape; None for B = None."""
 
     dQ: Array
     dK: Array
@@ -34,11 +34,11 @@ def attention_map(
     Q (..., n, d_k), K (..., m, d_k), V (..., m, d_v), B (..., n, m), gamma ()
     -> A (..., n, m), P (..., n, m), L (..., n), O (..., n, d_v)
 
-    Leading axes broadcast. B is a bias or a mask, broadcast against A: where it is -inf, P
-    is 0; where a whole row is -inf, P = 0, O = 0 and L = -inf. None is no bias. The scale
-    gamma is a number, or an array that broadcasts against A; None is 1/sqrt(d_k).
-    Raises TypeError unless all are floating-point arrays of one library and one precision,
-    ValueError for a wrong shape, and for NaN or +inf in B.
+    Leading axes broadcast. B is a bias or a mask, broadcast against A: where it is
+    -inf, P is 0; where a whole row is -inf, P = 0, O = 0 and L = -inf. None is no bias.
+    The scale gamma is a number, or an array that broadcasts against A; None is
+    1/sqrt(d_k). Raises TypeError unless all are floating-point arrays of one library
+    and one precision, ValueError for a wrong shape, and for NaN or +inf in B.
     Derived in chapters/attention_map.md, eq:attention_map.
     """
     Q, K, V, B, gamma = head("attention_map", Q, K, V, B, gamma)
@@ -68,14 +68,14 @@ def attention_vjp(
     dO: Array, Q: Array, K: Array, V: Array,
     B: Array | None = None, gamma: Scalar | None = None,
 ) -> AttentionGradients:  # fmt: skip
-    """The gradients of the loss in all inputs of a head, from the gradient in its output.
+    """The gradients of the loss in all inputs of a head, from that in its output.
 
     dO (..., n, d_v), Q (..., n, d_k), K (..., m, d_k), V (..., m, d_v), B (..., n, m),
     gamma () -> dQ, dK, dV, dB, dgamma, each of the shape of its argument
 
-    Each is summed over the axes along which its argument was broadcast. dB is None if B is
-    None; dgamma is there also for the default gamma. Rows of B that are -inf everywhere
-    pass nothing back. Conditions and errors as for attention_map.
+    Each is summed over the axes along which its argument was broadcast. dB is None if B
+    is None; dgamma is there also for the default gamma. Rows of B that are -inf
+    everywhere pass nothing back. Conditions and errors as for attention_map.
     Derived in chapters/attention.md, eq:attention_vjp.
     """
     Q, K, V, B, gamma, dO = head("attention_vjp", Q, K, V, B, gamma, dO=dO)
@@ -86,9 +86,10 @@ def attention_vjp(
     dA = P * (dP - D)
     dQ = gamma * dA @ K
     dK = T(gamma * dA) @ Q
+    dB = dA
     dgamma = dA * (Q @ T(K))
-    return AttentionGradients(
-        sum_to(dQ, Q), sum_to(dK, K), sum_to(dV, V), sum_to(dA, B), sum_to(dgamma, gamma))
+    found = dQ, dK, dV, dB, dgamma
+    return AttentionGradients(*map(sum_to, found, (Q, K, V, B, gamma)))
 
 
 def attention_jvp(

@@ -34,9 +34,10 @@ def softmax(A: Array, tau: Scalar = 1) -> Array:
 
     A (..., m), tau () -> P (..., m)
 
-    A score of -inf has the weight 0; a row that is -inf everywhere has no weights, P = 0.
-    The temperature tau is a number, or an array that broadcasts against A. Raises TypeError
-    unless A is an array of floating-point numbers, ValueError for tau = 0 or a wrong shape.
+    A score of -inf has the weight 0; a row that is -inf everywhere has no weights, P =
+    0. The temperature tau is a number, or an array that broadcasts against A. Raises
+    TypeError unless A is an array of floating-point numbers, ValueError for tau = 0 or
+    a wrong shape.
     Derived in chapters/softmax.md, eq:softmax.
     """
     A, tau = scores("softmax", A, tau=tau)
@@ -46,7 +47,7 @@ def softmax(A: Array, tau: Scalar = 1) -> Array:
 
 
 def softmax_vjp(dP: Array, A: Array, tau: Scalar = 1) -> SoftmaxGradients:
-    """The gradients of the loss in scores and temperature, from the gradient in the weights.
+    """The gradients of the loss in scores and temperature, from that in the weights.
 
     dP (..., m), A (..., m), tau () -> dA (..., m), dtau ()
 
@@ -63,7 +64,7 @@ def softmax_vjp(dP: Array, A: Array, tau: Scalar = 1) -> SoftmaxGradients:
 def softmax_jvp(
     A_dot: Array | None, tau_dot: Scalar | None, A: Array, tau: Scalar = 1
 ) -> Array:
-    """The tangent of the weights, from the tangents of scores and temperature.
+    """The tangent of the weights, from those of scores and temperature.
 
     A_dot (..., m), tau_dot (), A (..., m), tau () -> P_dot (..., m)
 
@@ -95,8 +96,8 @@ def logsumexp(A: Array) -> Array:
 
     A (..., m) -> L (...)
 
-    L is -inf for a row that is -inf everywhere, the logarithm of an empty sum. Errors as
-    for softmax.
+    L is -inf for a row that is -inf everywhere, the logarithm of an empty sum. Errors
+    as for softmax.
     Derived in chapters/softmax.md, eq:logsumexp.
     """
     (A,) = scores("logsumexp", A)
@@ -105,7 +106,7 @@ def logsumexp(A: Array) -> Array:
 
 
 def logsumexp_vjp(dL: Array, A: Array) -> Array:
-    """The gradient of the loss in the scores, from the gradient in the log-sum-exp.
+    """The gradient of the loss in the scores, from that in the log-sum-exp.
 
     dL (...), A (..., m) -> dA (..., m)
 
@@ -117,12 +118,12 @@ def logsumexp_vjp(dL: Array, A: Array) -> Array:
 
 
 def logsumexp_jvp(A_dot: Array | None, A: Array) -> Array:
-    """The tangent of the log-sum-exp, from the tangent of the scores.
+    """The tangent of the log-sum-exp, from that of the scores.
 
     A_dot (..., m), A (..., m) -> L_dot (...)
 
-    A tangent of None is zero; so is L_dot for a row that is -inf everywhere. Errors as for
-    softmax.
+    A tangent of None is zero; so is L_dot for a row that is -inf everywhere. Errors as
+    for softmax.
     Derived in chapters/softmax.md, eq:logsumexp_jvp.
     """
     A, A_dot = scores("logsumexp_jvp", A, A_dot=A_dot)
@@ -134,8 +135,8 @@ def log_softmax(A: Array) -> Array:
 
     A (..., m) -> Lambda (..., m)
 
-    Lambda is -inf where A is -inf, so everywhere in a row that is -inf everywhere. Errors
-    as for softmax.
+    Lambda is -inf where A is -inf, so everywhere in a row that is -inf everywhere.
+    Errors as for softmax.
     Derived in chapters/softmax.md, eq:log_softmax.
     """
     (A,) = scores("log_softmax", A)
@@ -144,12 +145,12 @@ def log_softmax(A: Array) -> Array:
 
 
 def log_softmax_vjp(dLambda: Array, A: Array) -> Array:
-    """The gradient of the loss in the scores, from the gradient in the log-weights.
+    """The gradient of the loss in the scores, from that in the log-weights.
 
     dLambda (..., m), A (..., m) -> dA (..., m)
 
-    Where A is -inf, Lambda is -inf and does not move: dA is 0 there, whatever dLambda is.
-    Errors as for softmax.
+    Where A is -inf, Lambda is -inf and does not move: dA is 0 there, whatever dLambda
+    is. Errors as for softmax.
     Derived in chapters/softmax.md, eq:log_softmax_vjp.
     """
     A, dLambda = scores("log_softmax_vjp", A, dLambda=dLambda)
@@ -158,7 +159,7 @@ def log_softmax_vjp(dLambda: Array, A: Array) -> Array:
 
 
 def log_softmax_jvp(A_dot: Array | None, A: Array) -> Array:
-    """The tangent of the log-weights, from the tangent of the scores.
+    """The tangent of the log-weights, from that of the scores.
 
     A_dot (..., m), A (..., m) -> Lambda_dot (..., m)
 

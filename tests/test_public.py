@@ -1,0 +1,137 @@
+"""What the package promises about itself: names, documents, dependencies, untouched inputs."""
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import attnmath
+
+PACKAGE = Path(attnmath.__file__).parent
+FORMULAS = ("_softmax", "_attention")
+CHAPTER = {"attention": "attention_map", "attention_map": "attention_map", "attention_vjp": "attention",
+           "attention_jvp": "attention", "complex_step": "checking", "check_vjp": "checking",
+           "check_jvp": "checking"}  # fmt: skip
+functions = pytest.mark.parametrize("name", attnmath.__all__)
+
+
+def imports(module):
+    """The names of the package's modules that a module imports, and of other packages."""
+    tree, found = ast.parse((PACKAGE / f"{module}.py").read_text("utf-8")), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0
+            found |= {f"{node.module}.{a.name}" if node.module == "attnmath" else node.module
+                      for a in node.names}  # fmt: skip
+    return found
+
+
+def test_dependencies_point_one_way():
+    own = {m: {i.removeprefix("attnmath.") for i in imports(m) if i.startswith("attnmath.")}
+           for m in ("_tolerance", "_arrays", "_arguments", "_softmax", "_attention", "_check")}  # fmt: skip
+    assert own == {
+        "_tolerance": set(), "_arrays": set(), "_check": {"_tolerance"}, "_arguments": {"_arrays"},
+        "_softmax": {"_arguments", "_arrays"}, "_attention": {"_arguments", "_arrays", "_softmax"},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("module", FORMULAS)
+def test_formulas_call_the_vocabulary_and_each_other_only(module):
+    assert {i for i in imports(module) if not i.startswith("attnmath.")} == {"typing"}
+    tree = ast.parse((PACKAGE / f"{module}.py").read_text("utf-8"))
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    assert all(isinstance(call, ast.Name) for call in calls)
+    words = {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    words |= {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    assert {call.id for call in calls} <= words | {"dict", "map"}
+
+
+@pytest.mark.parametrize("module", FORMULAS)
+def test_formulas_are_short_and_fit_a_page(module):
+    for node in ast.parse((PACKAGE / f"{module}.py").read_text("utf-8")).body:
+        if isinstance(node, ast.FunctionDef):
+            lines = ast.unparse(node.body[1:]).splitlines() if node.body[1:] else []
+            formulas = [x for x in node.body[1:] if not isinstance(x, ast.Return)
+                        and not re.search(r"\b(scores|head|dict)\(|= dots$|^found = ", ast.unparse(x))]  # fmt: skip
+            assert 1 <= len(formulas) + 1 <= 10 and len(lines) <= 12, node.name
+    source = (PACKAGE / f"{module}.py").read_text("utf-8")
+    assert all(len(line) <= 88 for line in source.splitlines())
+
+
+def test_importing_the_package_imports_neither_torch_nor_the_page():
+    code = ("import sys, attnmath; print([m for m in ('torch', 'lark', 'matplotlib', 'hypothesis',"
+            " 'attnmath.page') if m in sys.modules])")  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_public_names():
+    assert attnmath.__all__ == sorted(attnmath.__all__)
+    public = {n for n, x in vars(attnmath).items() if not n.startswith("_") and not inspect.ismodule(x)}
+    assert public == set(attnmath.__all__)
+    assert re.fullmatch(r"\d+\.\d+\.\d+", attnmath.__version__)
+    assert (PACKAGE / "py.typed").is_file()
+
+
+@functions
+def test_every_function_is_documented_in_one_form(name):
+    function = getattr(attnmath, name)
+    paragraphs = inspect.getdoc(function).split("\n\n")
+    assert re.fullmatch(r"[A-Z].*[a-z]\.", paragraphs[0].replace("\n", " "))
+    assert "->" in paragraphs[1]
+    stem = CHAPTER.get(name, "softmax")
+    label = "" if stem == "checking" else f", eq:{name}"
+    assert inspect.getdoc(function).endswith(f"\nDerived in chapters/{stem}.md{label}.")
+
+
+@functions
+def test_every_function_is_typed(name):
+    signature = inspect.signature(getattr(attnmath, name))
+    assert signature.return_annotation is not inspect.Signature.empty
+    assert all(p.annotation is not p.empty for p in signature.parameters.values())
+
+
+@functions
+def test_one_signature_for_every_derivative(name):
+    parameters = list(inspect.signature(getattr(attnmath, name)).parameters)
+    if name.startswith("check_") or not name.endswith(("_vjp", "_jvp")):
+        return
+    forward = list(inspect.signature(getattr(attnmath, name[:-4])).parameters)
+    if name.endswith("_vjp"):
+        assert parameters[0].startswith("d") and parameters[1:] == forward
+    else:
+        assert parameters == [f"{x}_dot" for x in forward] + forward
+
+
+def arguments(name):
+    """An array or number for each parameter of a function, with a masked score and an empty row."""
+    rng = np.random.default_rng(4)
+    shapes = dict(Q=(2, 4, 3), K=(5, 3), V=(5, 2), B=(4, 5), A=(4, 5), dP=(4, 5), dL=(4,), dO=(2, 4, 2),
+                  dLambda=(4, 5), tau=(), gamma=())  # fmt: skip
+    parameters = inspect.signature(getattr(attnmath, name)).parameters
+    x = {p: rng.normal(size=shapes[p.removesuffix("_dot")]) for p in parameters}
+    for p in x.keys() & {"A", "B"}:
+        x[p][1] = x[p][0, 2] = -np.inf
+    return x
+
+
+@functions
+def test_inputs_are_never_modified_nor_returned(name):
+    if name.startswith("check_") or name == "complex_step":
+        return
+    x = arguments(name)
+    before = {p: a.copy() for p, a in x.items()}
+    for a in x.values():
+        a.setflags(write=False)
+    out = getattr(attnmath, name)(**x)
+    assert all(np.array_equal(x[p], before[p]) for p in x)
+    for y in out if isinstance(out, tuple) else (out,):
+        assert not any(np.shares_memory(y, a) for a in x.values())
+        assert not np.isnan(y).any()
