@@ -6,7 +6,7 @@ from attnmath._attention import (
     attention_map,
     attention_vjp,
 )
-from attnmath._check import check_jvp, check_vjp, complex_step
+from attnmath._check import check_jvp, check_vjp
 from attnmath._softmax import (
     log_softmax,
     log_softmax_jvp,
@@ -19,6 +19,7 @@ from attnmath._softmax import (
     softmax_jvp,
     softmax_vjp,
 )
+from attnmath._step import complex_step
 
 __version__ = "0.1.0"
 

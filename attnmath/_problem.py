@@ -1,0 +1,166 @@
+"""A function at a point: its derivatives by the complex step, and how sure they are."""
+
+import inspect
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from attnmath._step import (
+    check_argument,
+    check_shape,
+    complex_if_torch,
+    complex_step,
+    copied,
+    each,
+    finite,
+    flat,
+    is_real,
+    parts,
+    random_like,
+    rounded,
+    units,
+)
+from attnmath._tolerance import REACTION, SIDE, STEP
+
+
+class Problem:
+    """A function f, its arguments x and constants, and who asks."""
+
+    def __init__(self, caller: str, f: Callable, x: tuple, constants: dict):
+        self.caller, self.f, self.x, self.constants = caller, f, x, constants
+        self.parameters, self.names = names_of(f, len(x))
+        for name, argument in zip(self.names, x):
+            if argument is not None:
+                check_argument(caller, name, argument)
+        self.Y = self.run("f", f, self.names, x)
+        if not all(y is None or is_real(y) for y in parts(self.Y)):
+            raise TypeError(f"{caller}: f returns something else than real numbers")
+        if np.isnan(flat(self.Y)).any():
+            raise ValueError(f"{caller}: f returns NaN")
+        self.jacobian, self.wobble = cache(self._jacobian), cache(self._wobble)
+
+    def run(self, what: str, function: Callable, names: list, arguments: tuple) -> Any:
+        """function(*arguments), which must leave its arguments as they are."""
+        private = [each(copied, argument) for argument in arguments]
+        out = function(*private, **self.constants)
+        for name, a, b in zip(names, private, arguments):
+            if not np.array_equal(flat(a), flat(b), equal_nan=True):
+                raise AssertionError(f"{what} modifies its argument {name}")
+        return out
+
+    def at(self, k: int, x: tuple) -> Callable:
+        """f as a function of argument k; the others stay."""
+        return lambda xk: self.f(*x[:k], xk, *x[k + 1 :], **self.constants)
+
+    def _jacobian(self, k: int, x: tuple | None = None) -> np.ndarray:
+        """Every output, along the rows, by every entry of argument k."""
+        x = x or self.x
+        f = self.at(k, tuple(map(complex_if_torch, x)))
+        columns = [flat(complex_step(f, x[k], unit)) for unit in units(x[k])]
+        J = np.array(columns).reshape(len(columns), -1).T
+        if not np.isfinite(J).all():
+            said = f"f returns NaN or infinity when {self.names[k]} is complex"
+            raise ValueError(f"{self.caller}: {said}")
+        return J
+
+    def _wobble(self, k: int) -> np.ndarray:
+        """How much the Jacobian changes when every input is off by one rounding."""
+        rng = np.random.default_rng(0)
+        points = [
+            tuple(each(lambda a: rounded(a, rng), a) for a in self.x) for _ in "ab"
+        ]
+        changes = [abs(self._jacobian(k, x) - self.jacobian(k)) for x in points]
+        return np.maximum(*changes)
+
+    def cotangent(self, dY: Any, seed: int) -> Any:
+        """dY as given, if it fits the outputs, or a random one."""
+        if dY is None:
+            rng = np.random.default_rng(seed)
+            return each(lambda y: random_like(y, rng), self.Y)
+        count = len(parts(self.Y))
+        if (
+            isinstance(self.Y, tuple) != isinstance(dY, tuple)
+            or len(parts(dY)) != count
+        ):
+            needs = f"one entry for each output of f, {count}, in a tuple if f returns a tuple"
+            raise ValueError(f"{self.caller}: dY needs {needs}")
+        for y, dy in zip(parts(self.Y), parts(dY)):
+            if dy is not None:
+                check_argument(self.caller, "dY", dy)
+                check_shape(self.caller, "dY", dy, np.shape(y), "f's output")
+        if not flat(dY).any():
+            raise ValueError(
+                f"{self.caller}: dY is zero, so that every gradient is zero"
+            )
+        return dY
+
+    def weights(self, dY: Any) -> np.ndarray:
+        """dY in one vector; zeros for an output without a gradient."""
+        pairs = [(y, dy) for y, dy in zip(parts(self.Y), parts(dY)) if y is not None]
+        return flat(tuple(0 * flat(y) if dy is None else dy for y, dy in pairs))
+
+    def tangents(self, x_dot: Any, seed: int) -> list:
+        """x_dot as given, if it fits the arguments, or random ones."""
+        if x_dot is None:
+            rng = np.random.default_rng(seed)
+            return [each(lambda a: random_like(a, rng), a) for a in self.x]
+        if not isinstance(x_dot, tuple | list) or len(x_dot) != len(self.x):
+            needs = f"a tangent for each of the {len(self.x)} arguments, in a tuple"
+            raise ValueError(f"{self.caller}: x_dot needs {needs}")
+        for name, a, dot in zip(self.names, self.x, x_dot):
+            if dot is not None:
+                check_argument(self.caller, name + "_dot", dot)
+                check_shape(self.caller, name + "_dot", dot, np.shape(a), name)
+        return list(x_dot)
+
+    def height(self, k: int) -> float:
+        """The size of argument k: of its largest entry, and 1 at least."""
+        return max(1.0, abs(finite(flat(self.x[k]))).max(initial=0.0))
+
+    def check_analytic(self, k: int) -> None:
+        """Where the complex step sees nothing, neither does a finite difference."""
+        if not self.jacobian(k).any():
+            direction = random_like(self.x[k], np.random.default_rng(1))
+            change = abs(self.central(k, direction)) * STEP
+            if change.max(initial=0) > REACTION * abs(finite(flat(self.Y))).max(
+                initial=0
+            ):
+                self.refuse_real(k)
+
+    def check_side(
+        self, k: int, w: np.ndarray, j: int, got: float, want: float
+    ) -> None:
+        """No finite difference takes the side of what the complex step refuses."""
+        seen = w @ self.central(k, list(units(self.x[k]))[j])
+        if abs(seen - got) < SIDE * abs(seen - want):
+            self.refuse_real(k)
+
+    def refuse_real(self, k: int) -> None:
+        said = (
+            f"f loses the imaginary part of {self.names[k]}, as a cast to real or an"
+            " absolute value does: a finite difference sees a derivative that the"
+            " complex step does not see"
+        )
+        raise ValueError(f"{self.caller}: {said}")
+
+    def central(self, k: int, direction: Any) -> np.ndarray:
+        """The central difference of the outputs along a direction of argument k."""
+        h, f = STEP * self.height(k), self.at(k, self.x)
+        ahead, behind = (flat(f(self.x[k] + s * direction)) for s in (h, -h))
+        return (finite(ahead) - finite(behind)) / (2 * h)
+
+
+def names_of(f: Callable, count: int) -> tuple[int, list[str]]:
+    """How many positional parameters f has, and the names of `count` arguments."""
+    try:
+        parameters = inspect.signature(f).parameters.values()
+    except (TypeError, ValueError):  # not every function tells
+        parameters = ()
+    positional = (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    )
+    names = [p.name for p in parameters if p.kind in positional]
+    return len(names), [*names[:count], *(f"x{i}" for i in range(len(names), count))]

@@ -1,0 +1,443 @@
+"""The checks themselves: what they accept, and above all what they refuse and how they say it."""
+
+from collections import namedtuple
+
+import array_api_strict
+import numpy as np
+import pytest
+import torch
+
+from attnmath import (
+    attention,
+    attention_jvp,
+    attention_map,
+    attention_vjp,
+    check_jvp,
+    check_vjp,
+    complex_step,
+    softmax,
+    softmax_jvp,
+    softmax_vjp,
+)
+
+rng = np.random.default_rng(6)
+Q, K, V, B = (rng.normal(size=s) for s in [(4, 3), (5, 3), (5, 2), (4, 5)])
+GAMMA = 0.7
+B[0, 1] = B[2] = -np.inf
+HEAD = Q, K, V, B, GAMMA
+ARRAYS = [np.asarray, torch.as_tensor, array_api_strict.asarray]
+
+
+def product(X, F):
+    return X @ F
+
+
+def product_vjp(dY, X, F):
+    return dY @ F.T, X.T @ dY
+
+
+def product_jvp(X_dot, F_dot, X, F):
+    return X_dot @ F + X @ F_dot
+
+
+X, F = rng.normal(size=(4, 3)), rng.normal(size=(3, 5))
+
+# ---- complex step ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("array", ARRAYS)
+def test_complex_step(array):
+    """Against derivatives known by heart, and against PyTorch's."""
+    x, x_dot = np.array([0.5, 2.0, 3.0]), np.array([1.0, -1.0, 0.5])
+    got = complex_step(lambda z: z * z * z, array(x), array(x_dot))
+    assert np.abs(np.asarray(got) - 3 * x**2 * x_dot).max() <= 4e-15
+    assert complex_step(lambda z: z**2, 3.0, 2) == 12.0
+    assert complex_step(lambda z: z * array(x), 3.0, 1.0)[1] == 2.0
+    assert (np.asarray(complex_step(lambda z: 2.0 * array(x), 3.0, 1.0)) == np.zeros(3)).all()
+    t, t_dot = torch.as_tensor(Q), torch.as_tensor(Q[::-1].copy())
+    want = torch.autograd.functional.jvp(lambda t: torch.softmax(t @ t.T, -1), t, t_dot)[1].numpy()
+    step = complex_step(lambda q: softmax(q @ q.T), array(Q), array(Q[::-1].copy()))
+    assert np.abs(np.asarray(step) - want).max() <= 1e-14
+
+
+def test_complex_step_of_several_outputs():
+    Pair = namedtuple("Pair", "square cube nothing")
+    got = complex_step(lambda z: Pair(z**2, (z**3, 1.0), None), 2.0, 1.0)
+    assert got == Pair(4.0, (12.0, 0.0), None)
+    assert type(got) is Pair
+    assert all(np.isfinite(part).all() for part in complex_step(lambda B: attention_map(Q, K, V, B), B, np.ones(B.shape)))
+
+
+def test_complex_step_loses_nothing_to_cancellation():
+    """A central difference of e^x has 11 digits; the complex step has them all, at every scale."""
+    for x in (1e-200, 1e-8, 1.0, 30.0):
+        assert abs(complex_step(np.exp, x, 1.0) / np.exp(x) - 1) <= 4e-16
+        assert abs(complex_step(lambda z: z**3, x, 1.0) / (3 * x**2 or 1) - 1) <= 1e-15 or x < 1e-100
+    tiny = complex_step(lambda z: z * z, np.array([1e100]), np.array([1e-100]))
+    assert abs(tiny[0] - 2.0) < 1e-15
+
+
+def test_complex_step_of_a_real_result_is_zero():
+    assert (complex_step(np.abs, np.array([2.0, -3.0]), np.ones(2)) == [0.0, 0.0]).all()
+    assert complex_step(abs, -3.0, 1.0) == 0.0
+
+
+@pytest.mark.parametrize("x, x_dot, error, sentence", [
+    (X, X[0], ValueError, "complex_step: x_dot has shape (3,); it needs (4, 3), the shape of x"),
+    ([1.0], [1.0], TypeError, "complex_step: x is a list; it needs to be an array or a number"),
+    (1.0, "a", TypeError, "complex_step: x_dot is a str; it needs to be an array or a number"),
+    (True, 1.0, TypeError, "complex_step: x is a bool; it needs to be an array or a number"),
+    (X.astype("f"), X, TypeError, "complex_step: x has dtype float32; it needs float64, since the check"
+     " counts roundings"),
+    (X + 0j, X, TypeError, "complex_step: x has dtype complex128; it needs float64, since the check counts"
+     " roundings"),
+    (1j, 1.0, TypeError, "complex_step: x is a complex; it needs to be an array or a number"),
+])  # fmt: skip
+def test_complex_step_refuses(x, x_dot, error, sentence):
+    with pytest.raises(error) as caught:
+        complex_step(lambda z: z, x, x_dot)
+    assert str(caught.value) == sentence
+
+
+# ---- what is right passes ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("array", ARRAYS)
+def test_check_vjp(array):
+    check_vjp(attention_vjp, attention, *map(array, HEAD[:4]), GAMMA)
+    check_vjp(attention_vjp, attention, *map(array, HEAD[:3]))
+    check_vjp(attention_vjp, attention, *map(array, HEAD[:3]), None, GAMMA)
+    check_vjp(attention_vjp, attention, *map(array, HEAD[:3]), None, None)
+    check_vjp(softmax_vjp, softmax, array(Q), tau=2.0)
+    check_vjp(lambda dY, x: dY * 3 * x**2, lambda x: x**3, 2.0)
+    check_vjp(lambda dY, x: dY * array(X * 0 + 2), lambda x: x * 2, array(X), dY=array(X))
+
+
+@pytest.mark.parametrize("array", ARRAYS)
+def test_check_jvp(array):
+    check_jvp(attention_jvp, attention, *map(array, HEAD[:4]), GAMMA)
+    check_jvp(attention_jvp, attention, *map(array, HEAD[:3]))
+    check_jvp(attention_jvp, attention, *map(array, HEAD[:3]), None, GAMMA)
+    check_jvp(softmax_jvp, softmax, array(Q), tau=2.0)
+    check_jvp(lambda x_dot, x: 3 * x**2 * x_dot, lambda x: x**3, 2.0, x_dot=(1.5,))
+    check_jvp(lambda *a: 2 * a[0], lambda *a: 2 * a[0], array(X), x_dot=[array(X)])
+    check_jvp(attention_jvp, attention, *map(array, HEAD[:3]), x_dot=(array(Q), None, array(V)))
+
+
+Both = namedtuple("Both", "square product")
+
+
+def both(X, F):
+    return Both(X * X, X @ F)
+
+
+def both_vjp(dY, X, F):
+    return 2 * X * dY.square + dY.product @ F.T, X.T @ dY.product
+
+
+def both_jvp(X_dot, F_dot, X, F):
+    return Both(2 * X * X_dot, X_dot @ F + X @ F_dot)
+
+
+def test_several_outputs_take_several_gradients():
+    check_vjp(both_vjp, both, X, F)
+    check_vjp(lambda dY, X, F: both_vjp(Both(*dY), X, F), both, X, F, dY=(X, X @ F))
+    check_vjp(lambda dY, X, F: 2 * X * dY[0], lambda X, F: both(X, F), X, F=F, dY=(X, None))
+    check_jvp(both_jvp, both, X, F)
+    with pytest.raises(AssertionError, match=r"^dX: the largest error is"):
+        check_vjp(lambda dY, X, F: (2 * X * dY.square, X.T @ dY.product), both, X, F)
+    with pytest.raises(AssertionError, match=r"^product_dot along F_dot: the largest error is"):
+        check_jvp(lambda a, b, X, F: Both(2 * X * a, a @ F - X @ b), both, X, F)
+
+
+def test_gradients_may_be_lists_numbers_or_integers():
+    check_vjp(lambda dY, X, F: list(product_vjp(dY, X, F)), product, X, F)
+    check_vjp(lambda dY, x: int(2 * dY), lambda x: 2 * x, 1.0, dY=3.0)
+    check_vjp(lambda dY, x: np.array([2, 3]), lambda x: x[0] * x[1], np.array([3.0, 2.0]), dY=1.0)
+
+
+def test_badly_conditioned_problems_pass():
+    """What one rounding of the inputs changes is no mistake, at whatever magnitude."""
+    check_vjp(attention_vjp, attention, 300 * Q, 300 * K, V, B, GAMMA)
+    check_jvp(attention_jvp, attention, 300 * Q, 300 * K, V, B, GAMMA)
+    check_vjp(attention_vjp, attention, Q, K, V + 1e8, B, GAMMA)
+    check_vjp(attention_vjp, attention, Q, np.ones(K.shape), V, B, GAMMA)  # dQ is 0 but for rounding
+    check_vjp(attention_vjp, attention, Q, K[:1], V[:1])  # one key: P is 1 whatever Q is
+    check_jvp(attention_jvp, attention, Q, np.ones(K.shape), V, B, GAMMA)
+    check_vjp(lambda dY, x: dY / 3, lambda x: (x + 1e6 - 1e6) / 3, X)
+
+
+@pytest.mark.parametrize("unit", [1e-12, 1.0, 1e12])
+def test_scale_makes_no_difference(unit):
+    check_vjp(attention_vjp, attention, Q, K, unit * V, B, GAMMA)
+    for bad in (0.0, 1 + 1e-9):
+        with pytest.raises(AssertionError, match="^dQ: the largest error"):
+            check_vjp(times(bad), attention, Q, K, unit * V, B, GAMMA)
+        with pytest.raises(AssertionError, match="^dQ: the largest error"):
+            check_vjp(times(bad), attention, Q, K, V, B, GAMMA, dY=unit * rng.normal(size=(4, 2)))
+
+
+# ---- what is wrong is refused, argument by argument ---------------------------------------------
+
+
+def times(factor, name="dQ"):
+    def wrong(dO, *x):
+        right = attention_vjp(dO, *x)
+        return right._replace(**{name: factor * getattr(right, name)})
+    return wrong
+
+
+def replaced(name, new):
+    def wrong(dO, *x):
+        return attention_vjp(dO, *x)._replace(**{name: new(dO, *x)})
+    return wrong
+
+
+def no_row_sum(dO, Q, K, V, B, gamma):
+    P = attention_map(Q, K, V, B, gamma).P
+    return gamma * (P * (dO @ V.T)) @ K
+
+
+MISTAKES = {
+    "row sum forgotten": ("dQ", replaced("dQ", no_row_sum)),
+    "gamma forgotten": ("dK", times(1 / GAMMA, "dK")),
+    "sign": ("dV", times(-1, "dV")),
+    "zero": ("dB", times(0, "dB")),
+    "ten to the minus nine": ("dgamma", times(1 + 1e-9, "dgamma")),
+    "ten to the minus eleven": ("dK", times(1 + 1e-11, "dK")),
+    "P not transposed": ("dV", replaced("dV", lambda dO, *x: np.vstack([attention_map(*x).P[:, :4] @ dO, 0 * dO[:1]]))),
+    "one entry": ("dK", replaced("dK", lambda dO, *x: attention_vjp(dO, *x).dK + 1e-9 * (np.arange(15) == 7).reshape(5, 3))),
+    "ignores dO": ("dQ", replaced("dQ", lambda dO, *x: attention_vjp(np.ones_like(dO), *x).dQ)),
+    "mask forgotten": ("dB", replaced("dB", lambda dO, Q, K, V, B, g: attention_vjp(dO, Q, K, V, np.zeros(B.shape), g).dB)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_planted_mistakes_are_refused_by_name(mistake):
+    name, wrong = MISTAKES[mistake]
+    pattern = (rf"^{name}: the (largest )?error is \d\.\de[-+]\d\d( at entry \(\d, \d\))?;"
+               r" allowed \d\.\de-1\d$")  # fmt: skip
+    with pytest.raises(AssertionError, match=pattern):
+        check_vjp(wrong, attention, *HEAD)
+
+
+def test_the_message_names_entry_error_and_allowance():
+    """All numbers can be worked out: Y = 2 x, dY = (1, 2, 4), so the gradient is (2, 4, 8)."""
+    x, dY = np.ones(3), np.array([1.0, 2.0, 4.0])
+    with pytest.raises(AssertionError) as caught:
+        check_vjp(lambda dY, x: dY * [2, 2, 2.25], lambda x: 2 * x, x, dY=dY)
+    assert str(caught.value) == "dx: the largest error is 1.0e+00 at entry (2,); allowed 1.1e-13"
+    with pytest.raises(AssertionError) as caught:
+        check_vjp(lambda dY, x: 0.0, lambda x: 3 * x, 1.0, dY=2.0)
+    assert str(caught.value) == "dx: the error is 6.0e+00; allowed 8.5e-14"
+    with pytest.raises(AssertionError) as caught:
+        check_jvp(lambda x_dot, x: x_dot * [2, 3, 2], lambda x: 2 * x, x, x_dot=(dY,))
+    assert str(caught.value) == "Y_dot along x_dot: the largest error is 2.0e+00 at entry (1,); allowed 1.1e-13"
+
+
+def test_the_allowance_is_that_many_roundings():
+    """128 roundings of the largest magnitude summed for an entry; one part more is refused."""
+    def off(roundings):
+        return lambda dY, x: dY * 2 * (1 + roundings * 2.0**-53)
+    for roundings in (-120, 120):
+        check_vjp(off(roundings), lambda x: 2 * x, 1.0, dY=1.0)
+        check_jvp(off(roundings), lambda x: 2 * x, 1.0, x_dot=(1.0,))
+    for roundings in (-136, 136):
+        with pytest.raises(AssertionError, match="allowed 2.8e-14"):
+            check_vjp(off(roundings), lambda x: 2 * x, 1.0, dY=1.0)
+        with pytest.raises(AssertionError, match="allowed 2.8e-14"):
+            check_jvp(off(roundings), lambda x: 2 * x, 1.0, x_dot=(1.0,))
+
+
+def test_what_cancels_counts_with_its_magnitude():
+    """The sum 1 x - (1 - 2^-20) x is small; what is allowed follows the terms, not the sum."""
+    dY, w = np.array([1.0, -1.0]), np.array([1.0, 1 - 2.0**-20])
+    check_vjp(lambda dY, x: 2.0**-20 + 100 * 2.0**-53, lambda x: w * x, 1.0, dY=dY)
+    with pytest.raises(AssertionError, match="allowed 2.8e-14"):
+        check_vjp(lambda dY, x: 2.0**-20 + 400 * 2.0**-53, lambda x: w * x, 1.0, dY=dY)
+
+
+def test_mistakes_in_a_tangent_are_refused_along_the_argument():
+    def wrong(k, factor):
+        return lambda *a: attention_jvp(*(factor * a[j] if j == k else a[j] for j in range(5)), *a[5:])
+    for k, name in enumerate(["Q", "K", "V", "B", "gamma"]):
+        for factor in (0, -1, 1 + 1e-9):
+            with pytest.raises(AssertionError, match=rf"^Y_dot along {name}_dot: the largest error is"):
+                check_jvp(wrong(k, factor), attention, *HEAD)
+
+
+def test_tangents_must_add_up():
+    """Right along each argument and wrong along both: only a check of all together can tell."""
+    def wrong(X_dot, F_dot, X, F):
+        return X_dot @ F + X @ F_dot + X_dot.any() * F_dot.any()
+    with pytest.raises(AssertionError, match="^Y_dot along all tangents: the largest error is 1.0e"):
+        check_jvp(wrong, product, X, F)
+
+
+def spoil(x):
+    x *= 2
+    return x
+
+
+REFUSED = {
+    "too few": (product, (X, F), lambda dY, X, F: dY @ F.T, "f_vjp returns 1 gradient for 2 arguments (X, F)"),
+    "too many": (product, (X, F), lambda dY, X, F: (dY @ F.T, X.T @ dY, dY),
+                 "f_vjp returns 3 gradients for 2 arguments (X, F)"),
+    "too many, unnamed": (lambda *x: x[0] * 2, (X,), lambda dY, *x: (2 * dY, dY),
+                          "f_vjp returns 2 gradients for 1 argument (x0)"),
+    "shape": (product, (X, F), lambda dY, X, F: (dY @ F.T, dY.T @ X),
+              "dF has shape (5, 3); it needs (3, 5), the shape of F"),
+    "swapped": (product, (X, F), lambda dY, X, F: product_vjp(dY, X, F)[::-1],
+                "dX has shape (3, 5); it needs (4, 3), the shape of X"),
+    "one axis more": (lambda x: 2 * x, (1.0,), lambda dY, x: np.array([2 * dY]),
+                      "dx has shape (1,); it needs (), the shape of x"),
+    "nan": (product, (X, F), lambda dY, X, F: (dY @ F.T, X.T @ dY * [1, np.nan, 1, 1, 1]),
+            "dF is nan at entry (0, 1)"),
+    "infinite": (product, (X, F), lambda dY, X, F: (dY @ F.T * [[1], [1], [np.inf], [1]] ** np.array(1), X.T @ dY),
+                 "dX is"),
+    "none": (product, (X, F), lambda dY, X, F: (None, X.T @ dY), "dX is None; X has a gradient of shape (4, 3)"),
+    "nothing": (lambda x: 2 * x, (X,), lambda dY, x: None, "dx is None; x has a gradient of shape (4, 3)"),
+    "text": (lambda x: 2 * x, (X,), lambda dY, x: "2", "dx is a str; it needs to be an array"),
+    "complex": (lambda x: 2 * x, (X,), lambda dY, x: 2 * dY + 0j, "dx has dtype complex128; it needs real numbers"),
+    "gradient of none": (attention, (Q, K, V, None, 0.7),
+                         lambda dO, *x: attention_vjp(dO, *x)._replace(dB=np.ones((4, 5))),
+                         "dB has shape (4, 5), but B is None; dB needs to be None"),
+    "modifies dY": (lambda x: 2 * x, (X,), lambda dY, x: spoil(dY), "f_vjp modifies its argument dY"),
+    "modifies x": (product, (X, F), lambda dY, X, F: (dY @ F.T, spoil(X).T @ dY / 2), "f_vjp modifies its argument X"),
+    "f modifies": (lambda x: spoil(x) * 1.0, (X,), lambda dY, x: 2 * dY, "f modifies its argument x"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_no_gradient_is_refused_in_words(case):
+    f, x, f_vjp, sentence = REFUSED[case]
+    before = [np.copy(a) for a in x if a is not None]
+    with pytest.raises(AssertionError) as caught:
+        check_vjp(f_vjp, f, *x)
+    assert str(caught.value).startswith(sentence)
+    assert all(np.array_equal(a, b) for a, b in zip((a for a in x if a is not None), before))
+
+
+def test_what_is_no_tangent_is_refused_in_words():
+    for f_jvp, sentence in [
+        (lambda X_dot, F_dot, X, F: X_dot, "Y_dot along X_dot has shape (4, 3); it needs (4, 5), the shape of Y"),
+        (lambda X_dot, F_dot, X, F: (X_dot @ F, X @ F_dot), "f_jvp returns 2 tangents for 1 output"),
+        (lambda X_dot, F_dot, X, F: np.nan * X @ F, "Y_dot along X_dot is nan at entry (0, 0)"),
+        (lambda X_dot, F_dot, X, F: spoil(X_dot) @ F / 2, "f_jvp modifies its argument X_dot"),
+        (lambda X_dot, F_dot, X, F: X_dot @ spoil(F) / 2, "f_jvp modifies its argument F"),
+    ]:  # fmt: skip
+        with pytest.raises(AssertionError) as caught:
+            check_jvp(f_jvp, product, X, F)
+        assert str(caught.value).startswith(sentence)
+
+
+# ---- what cannot be checked is said ------------------------------------------------------------
+
+LOSES = "check_vjp: f loses the imaginary part of x, as a cast to real or an absolute value does"
+
+
+@pytest.mark.parametrize("f, right", [
+    (np.abs, lambda dY, x: dY * np.sign(x)),
+    (lambda x: x.real**2, lambda dY, x: 2 * x * dY),
+    (lambda x: x * np.abs(x), lambda dY, x: 2 * np.abs(x) * dY),
+    (lambda x: np.array([[abs(t) for t in r] for r in x.tolist()]), lambda dY, x: dY * np.sign(x)),
+], ids=["abs", "real", "x abs", "list"])  # fmt: skip
+def test_a_lost_imaginary_part_is_told_from_a_wrong_gradient(f, right):
+    with pytest.raises(ValueError, match=LOSES):
+        check_vjp(right, f, X)
+    with pytest.raises((ValueError, AssertionError)):
+        check_vjp(lambda dY, x: 0 * x, f, X)
+
+
+def test_zeros_do_not_pass_where_the_complex_step_is_blind():
+    for f in (np.abs, lambda x: x.real**2):
+        with pytest.raises(ValueError, match=LOSES):
+            check_vjp(lambda dY, x: 0 * x, f, X)
+        with pytest.raises(ValueError, match=LOSES.replace("vjp", "jvp")):
+            check_jvp(lambda x_dot, x: 0 * x, f, X)
+
+
+def test_an_argument_that_does_not_matter_has_the_gradient_zero():
+    check_vjp(lambda dY, x, y: (2 * dY, 0 * y), lambda x, y: 2 * x, X, F)
+    check_jvp(lambda a, b, x, y: 2 * a, lambda x, y: 2 * x, X, F)
+    check_vjp(lambda dY, x: 0 * x, lambda x: np.sign(x.real) * 1e-3 + 5, X)
+    with pytest.raises(AssertionError, match=r"^dy: the largest error is 1.0e-09 at entry \(0, 0\); allowed"):
+        check_vjp(lambda dY, x, y: (2 * dY, 0 * y + 1e-9), lambda x, y: 2 * x, X, F)
+    with pytest.raises(AssertionError, match=r"^Y_dot along b: the largest error is 1.0e-09|^Y_dot along y_dot"):
+        check_jvp(lambda a, b, x, y: 2 * a + 1e-9 * b.any(), lambda x, y: 2 * x, X, F)
+
+
+UNFIT = [
+    (TypeError, "check_vjp: X has dtype float32; it needs float64, since the check counts roundings",
+     lambda: check_vjp(product_vjp, product, X.astype("f"), F.astype("f"))),
+    (TypeError, "check_vjp: F is a list; it needs to be an array or a number",
+     lambda: check_vjp(product_vjp, product, X, [[1.0]])),
+    (ValueError, "check_vjp: dY has shape (4, 3); it needs (4, 5), the shape of f's output",
+     lambda: check_vjp(product_vjp, product, X, F, dY=X)),
+    (ValueError, "check_vjp: dY needs one entry for each output of f, 2, in a tuple if f returns a tuple",
+     lambda: check_vjp(both_vjp, both, X, F, dY=X)),
+    (ValueError, "check_vjp: dY needs one entry for each output of f, 2, in a tuple if f returns a tuple",
+     lambda: check_vjp(both_vjp, both, X, F, dY=(X,))),
+    (ValueError, "check_vjp: dY needs one entry for each output of f, 1, in a tuple if f returns a tuple",
+     lambda: check_vjp(product_vjp, product, X, F, dY=(X @ F,))),
+    (ValueError, "check_vjp: dY is zero, so that every gradient is zero",
+     lambda: check_vjp(product_vjp, product, X, F, dY=0 * X @ F)),
+    (TypeError, "check_vjp: dY has dtype complex128; it needs float64, since the check counts roundings",
+     lambda: check_vjp(product_vjp, product, X, F, dY=X @ F + 0j)),
+    (TypeError, "check_vjp: f returns something else than real numbers",
+     lambda: check_vjp(product_vjp, lambda X, F: 1j * X @ F, X, F)),
+    (TypeError, "check_vjp: f returns something else than real numbers",
+     lambda: check_vjp(product_vjp, lambda X, F: "text", X, F)),
+    (ValueError, "check_vjp: f returns NaN", lambda: check_vjp(product_vjp, lambda X, F: np.nan * X, X, F)),
+    (ValueError, "check_vjp: f returns NaN or infinity when X is complex",
+     lambda: check_vjp(product_vjp, lambda X, F: X @ F * (np.nan if X.dtype.kind == "c" else 1), X, F)),
+    (ValueError, "check_jvp: x_dot needs a tangent for each of the 2 arguments, in a tuple",
+     lambda: check_jvp(product_jvp, product, X, F, x_dot=X)),
+    (ValueError, "check_jvp: x_dot needs a tangent for each of the 2 arguments, in a tuple",
+     lambda: check_jvp(product_jvp, product, X, F, x_dot=(X,))),
+    (ValueError, "check_jvp: F_dot has shape (4, 3); it needs (3, 5), the shape of F",
+     lambda: check_jvp(product_jvp, product, X, F, x_dot=(X, X))),
+    (TypeError, "check_jvp: X_dot is a str; it needs to be an array or a number",
+     lambda: check_jvp(product_jvp, product, X, F, x_dot=("a", F))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("error, sentence, call", UNFIT, ids=range(len(UNFIT)))
+def test_what_cannot_be_checked_is_said(error, sentence, call):
+    with pytest.raises(error) as caught:
+        call()
+    assert str(caught.value) == sentence
+
+
+def test_the_seed_draws_dY_and_tangents():
+    seen = []
+    def remember(dY, X, F):
+        seen.append(dY)
+        return product_vjp(dY, X, F)
+    for seed in (0, 0, 1):
+        check_vjp(remember, product, X, F, seed=seed)
+    assert (seen[0] == seen[1]).all() and (seen[0] != seen[2]).all()
+    assert abs(seen[0].mean()) < 1 and 0.3 < seen[0].std() < 2
+    tangents = []
+    def keep(X_dot, F_dot, X, F):
+        tangents.append(X_dot)
+        return product_jvp(X_dot, F_dot, X, F)
+    for seed in (0, 1):
+        check_jvp(keep, product, X, F, seed=seed)
+    assert (tangents[0] != tangents[3]).all() and (tangents[1] == 0).all() and (tangents[0] == tangents[2]).all()
+    given = rng.normal(size=(4, 5))
+    check_vjp(remember, product, X, F, dY=given)
+    assert (seen[-1] == given).all() and seen[-1] is not given
+
+
+def test_functions_without_a_signature_can_be_checked():
+    check_vjp(lambda dY, x: dY * np.exp(x), np.exp, X)
+
+    class Opaque:
+        __signature__ = "none to be had"
+
+        def __call__(self, x):
+            return np.exp(x)
+
+    with pytest.raises(AssertionError, match="^dx0: the largest error"):
+        check_vjp(lambda dY, x: dY, Opaque(), X)
