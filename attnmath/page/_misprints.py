@@ -24,7 +24,7 @@ from attnmath.page._mutations import misprints
 from attnmath.page._nodes import PageError
 from attnmath.page._oracles import Independent
 from attnmath.page._syntax import parse
-from attnmath.page._trial import Trial, compare
+from attnmath.page._trial import Trial, compare, is_constant
 from attnmath.page._values import Value
 
 REJECTED = ("value", "shape", "index", "letter", "grammar", "function", "label")
@@ -109,9 +109,9 @@ class Judged:
         displays = sorted(book.displays.values(), key=lambda d: d.label != changed.label)
         try:
             for display in displays:
-                if self.cast in book.casts.get(Path(display.path).stem, ()):
-                    if book.cast_of(display) is self.cast:
-                        hold(book, display.label, display.statements, book.scenes(self.cast))
+                casts = book.casts.get(Path(display.path).stem, ())
+                if self.cast in casts and book.cast_of(display) is self.cast:
+                    hold(book, display.label, display.statements, book.scenes(self.cast))
         except PageError:
             return True
         return False
@@ -150,20 +150,23 @@ class Judged:
 
 
 def _same_members(f, g, old: tuple, new: tuple, relations: tuple) -> None:
-    """A PageError unless both say the same: `x = 0` is also `-x = 0`, or its transpose."""
-    last = old[-1]
-    zero = relations == ("=",) and last.kind == "number" and last.args[0] == 0
+    """A PageError unless both say the same.
+
+    `x = 0` is also `-x = 0`; beside a constant, the transpose of a matrix says the same.
+    """
+    constant = len(relations) == 1 and is_constant(old[-1])
+    zero = constant and relations == ("=",) and old[-1].kind == "number"
     for x, y in zip(old, new):
         if x != y:
             x, y = f.evaluate(x), g.evaluate(y)
             if not (np.isnan(x.x).any() and np.isnan(y.x).any()):  # a logarithm, signed
-                _same(x, y, zero)
+                _same(x, y, zero, constant)
 
 
-def _same(x: Value, y: Value, up_to_sign: bool) -> None:
+def _same(x: Value, y: Value, up_to_sign: bool, up_to_transpose: bool) -> None:
     """A PageError unless x = y; or -y, or their transposes, where that says the same."""
     forms = [y, v.negative(y)] if up_to_sign else [y]
-    if up_to_sign and not y.is_number:
+    if up_to_transpose and not y.is_number:
         forms += [form.T for form in forms]
     for form in forms[:-1]:
         try:

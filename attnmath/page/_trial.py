@@ -65,9 +65,9 @@ class Trial:
         values = [frame.evaluate(member) for member in members]
         for i, relation in enumerate(relations):
             a, b = values[i], values[i + 1]
-            if _is_constant(members[i]):
+            if is_constant(members[i]):
                 a = a.grown(b.shape)
-            elif _is_constant(members[i + 1]):
+            elif is_constant(members[i + 1]):
                 b = b.grown(a.shape)
             yield a, relation, (b, members[i + 1])
 
@@ -102,7 +102,7 @@ class Trial:
         return bound
 
 
-def _is_constant(node: Node) -> bool:
+def is_constant(node: Node) -> bool:
     """0 and ±∞ stand for a matrix of any shape beside a relation."""
     if node.kind == "sum" and len(node.args[1]) == 1:
         node = node.args[1][0]
