@@ -98,7 +98,7 @@ def test_these_are_the_commands_of_make_book():
         assert f"\t$(PY) {command}" in makefile
     checks = re.search(r"^CHECKS := (.*)", makefile, re.MULTILINE)[1].split()
     assert set(checks) == {f"$(DONE)/{part}" for part in ("pages", "pairs", "ledger", "notebooks")}
-    assert "\n$(DONE)/book: $(CHECKS) " in makefile
+    assert "\n$(DONE)/book: $(CHECKS) $(DONE)/html\n" in makefile
 
 
 @pytest.mark.parametrize("command", [PAGES, LEDGER, PAIRS])
