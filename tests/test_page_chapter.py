@@ -34,6 +34,16 @@ REFUSED = {
     "no kind": ("$$ A = K $$ (x)\n", 1),
     "in a note": (":::{note}\n$$ A = K $$\n:::\n", 2),
     "unclosed": ("text $$ A = K\n", 1),
+    "spaces in a label": ("$$ A = K $$ (prp: x)\n", 1),
+    "two names": ("$$ A = K $$ (prp:x y)\n", 1),
+    "raw": ("```{raw} html\n<p>x</p>\n```\n", 1),
+    "another language": ("```{eval-rst}\n.. math:: a\n```\n", 1),
+    "capitals": ("```{Math}\nA\n```\n", 1),
+    "included": ("```{include} other.md\n```\n", 1),
+    "in a title": (":::{admonition} so $$ A = K $$\ntext\n:::\n", 1),
+    "in HTML": ("<div>\n$$ A = K $$\n</div>\n", 1),
+    "in a definition list": ("term\n:   text\n\n    $$ A = K $$\n", 4),
+    "in a footnote": ("text[^1]\n\n[^1]: note\n\n    $$ A = K $$\n", 5),
     "environment": ("\\begin{align}\nA = K\n\\end{align}\n", 1),
 }
 
@@ -42,6 +52,23 @@ REFUSED = {
 def test_what_would_be_shown_but_not_run_is_refused(text, line):
     faults = read_text(text, "c.md").faults
     assert faults and str(faults[0]).startswith(f"c.md:{line}:")
+
+
+@pytest.mark.parametrize(
+    "cell, shown",
+    [
+        ("show(softmax)", {"softmax"}),
+        ("---\ntags: [hide-input]\n---\nx = 1\nshow(attnmath.softmax)", {"softmax"}),
+        ("# show(softmax)", set()),
+        ("'show(softmax)'", set()),
+        ("show(softmax)\nx = 1", set()),
+        (":tags: [x]\nshow(softmax)", {"softmax"}),
+        ("---\ntags: [remove-cell]\n---\nshow(softmax)", set()),
+        ("show(softmax", set()),
+    ],
+)
+def test_a_listing_is_the_last_line_of_a_cell(cell, shown):
+    assert read_text(f"```{{code-cell}} ipython3\n{cell}\n```\n").shown == shown
 
 
 def test_code_is_not_a_display():

@@ -4,6 +4,7 @@ MyST's own Markdown parser finds the displays, also in lists, quotes and directi
 it would set as a display but carries no label is refused.
 """
 
+import ast
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,7 +13,9 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 from mdit_py_plugins.amsmath import amsmath_plugin
 from mdit_py_plugins.colon_fence import colon_fence_plugin
+from mdit_py_plugins.deflist import deflist_plugin
 from mdit_py_plugins.dollarmath import dollarmath_plugin
+from mdit_py_plugins.footnote import footnote_plugin
 from mdit_py_plugins.front_matter import front_matter_plugin
 from mdit_py_plugins.myst_blocks import myst_block_plugin
 from mdit_py_plugins.myst_role import myst_role_plugin
@@ -21,6 +24,9 @@ from attnmath.page._nodes import PageError, Statement
 from attnmath.page._syntax import parse
 
 KINDS = ("eq", "why", "prp")
+LABEL = re.compile(rf"({'|'.join(KINDS)}):[A-Za-z]\w*")
+UNREAD = ("math", "latex", "tex", "raw", "include", "literalinclude")
+CODE = ("", "code", "code-block", "sourcecode", "bibliography", "toctree")
 
 
 class Fault(Exception):
@@ -82,6 +88,7 @@ def _markdown() -> MarkdownIt:
     parser = MarkdownIt("commonmark").enable("table")
     parser.use(dollarmath_plugin, double_inline=True, allow_labels=True)
     parser.use(front_matter_plugin).use(myst_block_plugin).use(myst_role_plugin)
+    parser.use(deflist_plugin).use(footnote_plugin)
     return parser.use(colon_fence_plugin).use(amsmath_plugin)
 
 
@@ -110,25 +117,48 @@ def _collect(text, above, name, lines, displays, faults, shown) -> None:
             refuse(start, "a display without a label; write $$ … $$ (prp:name)")
         elif token.type == "math_block_label":
             displays.append(_display(token, start, name, lines))
-            if displays[-1].kind not in KINDS or not displays[-1].name:
-                refuse(start, f"label {token.info!r}; a label begins with {', '.join(KINDS)}")
+            if not LABEL.fullmatch(token.info):
+                refuse(start, f"label {token.info!r}; a label is {', '.join(KINDS)}, a colon, a name")
         elif token.type == "amsmath":
             refuse(start, "an environment outside $$ … $$ is not read")
         elif token.type in ("fence", "colon_fence"):
             directive = re.match(r"\{([\w:-]+)\}", token.info.strip())
-            kind = directive.group(1) if directive else ""
-            if kind in ("math", "latex", "tex") or token.info.strip() == "math":
-                refuse(start, "a math block without a label that is run; write $$ … $$ (…)")
+            kind = directive.group(1).lower() if directive else ""
+            if kind in UNREAD or token.info.strip() == "math":
+                refuse(start, f"{kind or 'math'} is not read; write $$ … $$ (prp:name)")
+            elif kind == "eval-rst":
+                if "math:" in token.content:
+                    refuse(start, "mathematics in another language; write $$ … $$ (prp:name)")
+            elif "$$" in token.info:
+                refuse(start, "a display in a title; give it its own lines")
             elif kind == "code-cell":
-                shown.update(re.findall(r"\bshow\(\s*(?:attnmath\.)?(\w+)", token.content))
-            elif kind:
+                shown.update(_shown(token.content))
+            elif kind not in CODE:
                 _collect(token.content, start, name, lines, displays, faults, shown)
+        elif token.type == "html_block" and "$$" in token.content:
+            refuse(start, "a display in HTML; write $$ … $$ (prp:name)")
         elif token.type == "inline":
             for child in token.children or ():
                 if child.type == "math_inline_double":
                     refuse(start, "a display in the middle of a paragraph; give it its own lines")
                 elif child.type == "text" and "$$" in child.content:
                     refuse(start, "'$$' that opens no display")
+
+
+def _shown(cell: str) -> list[str]:
+    """The function whose source a cell shows: its last line is show(name)."""
+    source = re.sub(r"\A---\n.*?\n---\n", "", cell, flags=re.S)
+    if re.search(r"remove-|hide-output", cell[: len(cell) - len(source)]):
+        return []
+    source = "\n".join(line for line in source.split("\n") if not line.startswith(":"))
+    try:
+        last = ast.parse(source).body[-1:]
+    except SyntaxError:
+        return []
+    match last:
+        case [ast.Expr(ast.Call(ast.Name("show"), [ast.Name(name) | ast.Attribute(attr=name)]))]:
+            return [name]
+    return []
 
 
 def _display(token, start: int, name: str, lines: tuple) -> Display:

@@ -80,7 +80,7 @@ def render(book: Book, verdicts: list[Verdict], tallies: list[Tally], root: Path
     tried = sum(one.tried for one in tallies)
     rejected = sum(sum(one.rejected.values()) for one in tallies)
     lines += [
-        f"Displays run: {len(verdicts)}. Displays not run: 0.",
+        f"Displays run: {len(verdicts)}. Displays not run: {len(book.displays) - len(verdicts)}.",
         f"Misprints tried: {tried}; rejected: {rejected};"
         f" identities with their reason: {tried - rejected}.",
         "",

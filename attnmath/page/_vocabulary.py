@@ -13,10 +13,13 @@ from attnmath.page._nodes import PageError
 from attnmath.page._values import Value, plain
 
 
+CHECKS = ("attnmath._check", "attnmath._step")  # public, and no formulas
+
+
 def is_rule(name: str) -> bool:
     """Whether a public name of attnmath is a function of the mathematics."""
     value = getattr(attnmath, name, None) if name in attnmath.__all__ else None
-    return inspect.isfunction(value) and not value.__module__.endswith("._check")
+    return inspect.isfunction(value) and value.__module__ not in CHECKS
 
 
 def call(function: Callable, values: list[Value]) -> Value:

@@ -15,9 +15,11 @@ from pathlib import Path
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.transforms import SphinxTransform
+from sphinx.util import logging
 
 HERE = Path(__file__).resolve().parent
 MATHJAX = ("tex-svg.js", "a11y/assistive-mml.js")
+LOGGER = logging.getLogger(__name__)
 FUNCTION_LABEL = re.compile(r"^eq:([A-Za-z]\w*)$")
 DERIVED_IN = re.compile(r"chapters/(\w+)\.md")
 LABEL = re.compile(r"(?<![\w`:])eq:(\w+)")
@@ -41,6 +43,26 @@ class LinkEquations(SphinxTransform):
             line = nodes.paragraph("", "", nodes.inline("", "in code: "), link,
                                    classes=["equation-code"])
             block.parent.insert(block.parent.index(block) + 1, line)
+
+
+class CountDisplays(SphinxTransform):
+    """Every display that is rendered is one that was run: the same labels, in the same order."""
+
+    default_priority = 15
+
+    def apply(self):
+        path = Path(self.env.doc2path(self.env.docname))
+        text = path.with_suffix(".md")
+        if not text.exists():
+            return
+        from attnmath.page._chapter import read
+
+        rendered = [block.get("label") for block in self.document.findall(nodes.math_block)]
+        run = [display.label for display in read(text).displays]
+        if rendered != run:
+            odd = sorted(set(map(str, rendered)) ^ set(run)) or ["their order"]
+            LOGGER.warning("displays that are rendered and displays that are run differ: %s",
+                           ", ".join(odd), location=self.env.docname)
 
 
 def link_docstring(app, what, name, obj, options, lines):
@@ -120,6 +142,7 @@ def add_buttons(app, pagename, templatename, context, doctree):
 
 
 def setup(app):
+    app.add_transform(CountDisplays)
     app.add_transform(LinkEquations)
     app.connect("builder-inited", add_static)
     app.connect("autodoc-process-docstring", link_docstring)
