@@ -1,4 +1,4 @@
-"""Is a derivative right? The complex step decides; it knows the function, no formula."""
+"""Is a derivative right? The complex step decides; it knows no formula."""
 
 import inspect
 from collections.abc import Callable
@@ -48,9 +48,9 @@ def check_vjp(
         J = problem.jacobian(k)
         problem.check_analytic(k)
         error = abs(got.ravel() - w @ J)
-        allowed = ROUNDINGS * UNIT_ROUNDOFF * _largest(abs(w) @ abs(J))
-        if not J.any():
-            allowed = ROUNDINGS * UNIT_ROUNDOFF * (abs(w) @ abs(Y)) / problem.height(k)
+        level = abs(w) @ abs(Y) / problem.height(k)
+        magnitude = max(_largest(abs(w) @ abs(J)), level)
+        allowed = ROUNDINGS * UNIT_ROUNDOFF * magnitude
         if _largest(error) > allowed:
             allowed = max(allowed, CONDITION * _largest(abs(w) @ problem.wobble(k)))
         if _largest(error) > allowed:
@@ -99,17 +99,14 @@ def _check_along(
     terms = [(problem.jacobian(k), flat(dots[k])) for k in ks]
     want = sum(J @ v for J, v in terms)
     size = sum(abs(J) @ abs(v) for J, v in terms)
+    moves = sum(_largest(abs(flat(dots[k]))) / problem.height(k) for k in ks)
+    Y = finite(flat(problem.Y))
     for name, got, part in _outputs(problem, Y_dot, along):
         if len(ks) == 1:
             problem.check_analytic(ks[0])
         error = abs(got.ravel() - want[part])
-        allowed = ROUNDINGS * UNIT_ROUNDOFF * _largest(size[part])
-        if not size[part].any():
-            moves = sum(
-                _largest(abs(v)) / problem.height(k) for k, (_, v) in zip(ks, terms)
-            )
-            Y = abs(finite(flat(problem.Y)))[part]
-            allowed = ROUNDINGS * UNIT_ROUNDOFF * _largest(Y) * moves
+        level = _largest(abs(Y[part])) * moves
+        allowed = ROUNDINGS * UNIT_ROUNDOFF * max(_largest(size[part]), level)
         if _largest(error) > allowed:
             wobble = sum(problem.wobble(k)[part] @ abs(flat(dots[k])) for k in ks)
             allowed = max(allowed, CONDITION * _largest(wobble))

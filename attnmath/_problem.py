@@ -84,8 +84,8 @@ class Problem:
             isinstance(self.Y, tuple) != isinstance(dY, tuple)
             or len(parts(dY)) != count
         ):
-            needs = f"one entry for each output of f, {count}, in a tuple if f returns a tuple"
-            raise ValueError(f"{self.caller}: dY needs {needs}")
+            needs = f"one entry for each output of f, {count}, in a tuple"
+            raise ValueError(f"{self.caller}: dY needs {needs} if f returns a tuple")
         for y, dy in zip(parts(self.Y), parts(dY)):
             if dy is not None:
                 check_argument(self.caller, "dY", dy)

@@ -66,7 +66,7 @@ def check_shape(caller: str, name: str, x: Any, shape: tuple, of: str) -> None:
 
 
 def each(function: Callable, y: Any) -> Any:
-    """function(y), or of each part of a tuple, in a tuple of its kind; None for None."""
+    """function(y), or of each part of a tuple, in such a tuple; None for None."""
     if not isinstance(y, tuple):
         return None if y is None else function(y)
     made = [each(function, part) for part in y]
