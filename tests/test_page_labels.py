@@ -69,6 +69,6 @@ def test_the_ledger_is_stale_after_an_edit(tmp_path):
     assert "functions" in stale(Book([], {}), tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("error, shown", [(0.0, "0"), (3e-16, "1e-15"), (2e-15, "1e-14"), (0.5, "1e0")])
+@pytest.mark.parametrize("error, shown", [(0.0, "0"), (3e-16, "10⁻¹⁵"), (2e-15, "10⁻¹⁴"), (0.5, "10⁰")])
 def test_decade(error, shown):
     assert decade(error) == shown

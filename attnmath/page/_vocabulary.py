@@ -12,7 +12,6 @@ from attnmath.page import _values as v
 from attnmath.page._nodes import PageError
 from attnmath.page._values import Value, plain
 
-
 CHECKS = ("attnmath._check", "attnmath._step")  # public, and no formulas
 
 
