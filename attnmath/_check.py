@@ -1,6 +1,5 @@
 """Is a derivative right? The complex step decides; it knows no formula."""
 
-import inspect
 from collections.abc import Callable
 from numbers import Real
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import is_array_api_obj
 
-from attnmath._problem import Problem
+from attnmath._problem import Problem, parameters_of
 from attnmath._step import finite, flat, numpy_of, parts
 from attnmath._tolerance import CONDITION, ROUNDINGS, UNIT_ROUNDOFF
 
@@ -185,5 +184,5 @@ def _values(name: str, y: Any, shape: tuple, of: str) -> np.ndarray:
 
 def _number_of_tangents(f_jvp: Callable, count: int) -> int:
     """How many tangents f_jvp takes; those of arguments left out will be None."""
-    parameters = inspect.signature(f_jvp).parameters
-    return max(count, sum(name.endswith("_dot") for name in parameters))
+    names = [p.name for p in parameters_of(f_jvp)]
+    return max(count, sum(name.endswith("_dot") for name in names))

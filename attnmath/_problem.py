@@ -59,7 +59,7 @@ class Problem:
         x = x or self.x
         f = self.at(k, tuple(map(complex_if_torch, x)))
         columns = [flat(complex_step(f, x[k], unit)) for unit in units(x[k])]
-        J = np.array(columns).reshape(len(columns), -1).T
+        J = np.array(columns).reshape(len(columns), flat(self.Y).size).T
         if not np.isfinite(J).all():
             said = f"f returns NaN or infinity when {self.names[k]} is complex"
             raise ValueError(f"{self.caller}: {said}")
@@ -152,15 +152,19 @@ class Problem:
         return (finite(ahead) - finite(behind)) / (2 * h)
 
 
+def parameters_of(f: Callable) -> list[inspect.Parameter]:
+    """The parameters of f; none if f does not tell."""
+    try:
+        return list(inspect.signature(f).parameters.values())
+    except (TypeError, ValueError):
+        return []
+
+
 def names_of(f: Callable, count: int) -> tuple[int, list[str]]:
     """How many positional parameters f has, and the names of `count` arguments."""
-    try:
-        parameters = inspect.signature(f).parameters.values()
-    except (TypeError, ValueError):  # not every function tells
-        parameters = ()
     positional = (
         inspect.Parameter.POSITIONAL_ONLY,
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
     )
-    names = [p.name for p in parameters if p.kind in positional]
+    names = [p.name for p in parameters_of(f) if p.kind in positional]
     return len(names), [*names[:count], *(f"x{i}" for i in range(len(names), count))]

@@ -10,6 +10,7 @@ from attnmath import (
     attention_jvp,
     attention_map,
     attention_vjp,
+    log_softmax,
     log_softmax_jvp,
     log_softmax_vjp,
     logsumexp,
@@ -129,6 +130,26 @@ CASES = [
     (TypeError, "attention: K has dtype bfloat16; it needs that of Q, float16",
      lambda: attention(torch.ones(4, 3).half(), torch.ones(5, 3).bfloat16(), torch.ones(5, 2).half())),
 ]  # fmt: skip
+
+
+DERIVATIVES = {
+    "softmax": lambda A: softmax(A), "softmax_vjp": lambda A: softmax_vjp(A, A),
+    "softmax_jvp": lambda A: softmax_jvp(A, None, A), "softmax_jacobian": lambda A: softmax_jacobian(A),
+    "logsumexp": lambda A: logsumexp(A), "logsumexp_vjp": lambda A: logsumexp_vjp(A, A),
+    "logsumexp_jvp": lambda A: logsumexp_jvp(A, A), "log_softmax": lambda A: log_softmax(A),
+    "log_softmax_vjp": lambda A: log_softmax_vjp(A, A), "log_softmax_jvp": lambda A: log_softmax_jvp(A, A),
+    "attention": lambda A: attention(A, A, A), "attention_map": lambda A: attention_map(A, A, A),
+    "attention_vjp": lambda A: attention_vjp(A, A, A, A),
+    "attention_jvp": lambda A: attention_jvp(None, None, None, None, None, A, A, A),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DERIVATIVES)
+def test_every_function_says_its_own_name(name):
+    """Each checks shapes and kinds under its own name, before any other function is called."""
+    for wrong, error in ((a(()), ValueError), ([1.0], TypeError), (np.arange(3), TypeError)):
+        with pytest.raises(error, match=f"^{name}: "):
+            DERIVATIVES[name](wrong)
 
 
 @pytest.mark.parametrize("error, sentence, call", CASES, ids=[f"{i}" for i in range(len(CASES))])

@@ -441,3 +441,9 @@ def test_functions_without_a_signature_can_be_checked():
 
     with pytest.raises(AssertionError, match="^dx0: the largest error"):
         check_vjp(lambda dY, x: dY, Opaque(), X)
+
+    class OpaqueTangent(Opaque):
+        def __call__(self, x_dot, x):
+            return x_dot * np.exp(x)
+
+    check_jvp(OpaqueTangent(), Opaque(), X)

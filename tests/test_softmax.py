@@ -93,6 +93,14 @@ def test_one_row_and_defaults():
     assert near(log_softmax(np.log([1.0, 2, 5])), np.log([1 / 8, 2 / 8, 5 / 8]))
 
 
+def test_the_temperature_is_one_unless_said():
+    want, want_tau = autograd(torch_softmax, dA, A, 1.0)[1]
+    got = softmax_vjp(dA, A)
+    assert near(got.dA, want, 32) and abs(got.dtau - want_tau) <= 64 * U * abs(dA * A).sum()
+    assert near(softmax_jvp(A_dot, None, A), softmax_jvp(A_dot, None, A, 1.0))
+    assert near(softmax_jacobian(A), softmax_jacobian(A, 1.0))
+
+
 # ---- gradients and tangents --------------------------------------------------------------------
 
 @pytest.mark.parametrize("tau", TAUS.values(), ids=TAUS)
