@@ -67,7 +67,7 @@ def attention(
 def attention_vjp(
     dO: Array, Q: Array, K: Array, V: Array,
     B: Array | None = None, gamma: Scalar | None = None,
-) -> AttentionGradients:  # fmt: skip
+) -> AttentionGradients:
     """The gradients of the loss in all inputs of a head, from that in its output.
 
     dO (..., n, d_v), Q (..., n, d_k), K (..., m, d_k), V (..., m, d_v), B (..., n, m),
@@ -97,7 +97,7 @@ def attention_jvp(
     B_dot: Array | None, gamma_dot: Scalar | None,
     Q: Array, K: Array, V: Array,
     B: Array | None = None, gamma: Scalar | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """The tangent of the output of a head, from the tangents of all its inputs.
 
     Q_dot (..., n, d_k), K_dot (..., m, d_k), V_dot (..., m, d_v), B_dot (..., n, m),
