@@ -5,7 +5,8 @@
 PYTHON ?= python3
 # An index for pip that has the build of torch you want (for example one without CUDA).
 TORCH_INDEX ?=
-JOBS ?= 2
+# Processes side by side: the processors, eight at most.
+JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$(( n > 8 ? 8 : n )))
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
@@ -50,7 +51,7 @@ help:
 	@echo 'make mutants     mutation testing of the formula modules (long)'
 	@echo 'make wheel       the package in dist/'
 	@echo 'make clean       remove what was made; keeps the environment $(ENV)'
-	@echo 'Variables: PYTHON=python3.12, TORCH_INDEX=address of a pip index with the torch you want, JOBS=2'
+	@echo 'Variables: PYTHON=python3.12, TORCH_INDEX=address of a pip index with the torch you want, JOBS=4'
 
 # ---- the environment -------------------------------------------------------------------------
 
