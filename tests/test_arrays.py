@@ -70,6 +70,10 @@ def test_diag(array):
     assert same(v.diag(array([[2.0, 3.0], [INF, 5.0]])), [[[2.0, 0], [0, 3]], [[INF, 0], [0, 5]]])
 
 
+def test_diag_stays_on_its_device():
+    assert v.diag(torch.ones(2, 3, device="meta")).device.type == "meta"
+
+
 def test_finite_visible_hidden_real(array):
     A = array([1.0, -INF, INF])
     assert same(v.finite(A), [1.0, 0.0, INF])

@@ -279,6 +279,60 @@ def spoil(x):
     return x
 
 
+def test_a_named_tuples_own_names_are_used():
+    Found = namedtuple("Found", "gX gF")
+    with pytest.raises(AssertionError, match="^gF: the largest error is"):
+        check_vjp(lambda dY, X, F: Found(dY @ F.T, 0 * F), product, X, F)
+
+
+def test_an_argument_of_none_does_not_hide_the_next_one():
+    with pytest.raises(AssertionError, match="^dgamma: the error is"):
+        check_vjp(times(2, "dgamma"), attention, Q, K, V, None, GAMMA)
+
+
+def test_an_output_that_nothing_moves_allows_roundings_of_itself():
+    """Y = 5 at x = 1000: a rounding of Y, for a change of x by 1000. The rest is refused."""
+    def f(x):
+        return 5 + 0 * x
+
+    check_vjp(lambda dY, x: 1e-16, f, 1000.0, dY=2.0)
+    with pytest.raises(AssertionError, match="^dx: the error is 1.0e-15; allowed 1.4e-16$"):
+        check_vjp(lambda dY, x: 1e-15, f, 1000.0, dY=2.0)
+
+    def g(x):
+        return np.zeros(3), 5 + 0 * x, 7e3 + 0 * x
+
+    def off(*errors):
+        return lambda x_dot, x: (np.zeros(3), *(np.array(e) for e in errors))
+
+    check_jvp(off(2e-16, 2e-13), g, 1000.0, x_dot=(3.0,))
+    with pytest.raises(AssertionError, match="^Y1_dot along x_dot: the error is 1.0e-15; allowed 2.1e-16$"):
+        check_jvp(off(1e-15, 0.0), g, 1000.0, x_dot=(3.0,))
+    with pytest.raises(AssertionError, match="^Y2_dot along x_dot: the error is 1.0e-12; allowed 3.0e-13$"):
+        check_jvp(off(0.0, 1e-12), g, 1000.0, x_dot=(3.0,))
+
+
+def test_zero_and_empty_problems_pass():
+    check_vjp(lambda dY, x: 0 * x, lambda x: 0 * x, X)
+    check_jvp(lambda x_dot, x: 0 * x, lambda x: 0 * x, X)
+    none = np.zeros((0, 3))
+    check_vjp(lambda dY, x, y: (0 * x, y * dY), lambda x, y: x.sum() + (y * y).sum() / 2, none, X)
+    check_jvp(lambda a, b, x, y: (b * y).sum(), lambda x, y: x.sum() + (y * y).sum() / 2, none, X)
+    check_jvp(lambda x_dot, x: x_dot[:0], lambda x: 2 * x[:0], X)
+    check_vjp(lambda dY, x: 0 * x, lambda x: 2 * x[:0], X)
+
+
+def test_tangents_may_be_zero_somewhere():
+    check_jvp(product_jvp, product, X, F, x_dot=(X * (np.arange(3) > 0), 0 * F))
+
+
+def test_a_spoiled_argument_is_named_beside_arguments_left_out():
+    def spoils(A_dot, tau_dot, A, tau=1):
+        return softmax_jvp(A_dot, tau_dot, spoil(A) / 2, tau)
+    with pytest.raises(AssertionError, match="^f_jvp modifies its argument A$"):
+        check_jvp(spoils, softmax, Q)
+
+
 REFUSED = {
     "too few": (product, (X, F), lambda dY, X, F: dY @ F.T, "f_vjp returns 1 gradient for 2 arguments (X, F)"),
     "too many": (product, (X, F), lambda dY, X, F: (dY @ F.T, X.T @ dY, dY),
@@ -422,9 +476,13 @@ def test_the_seed_draws_dY_and_tangents():
     def keep(X_dot, F_dot, X, F):
         tangents.append(X_dot)
         return product_jvp(X_dot, F_dot, X, F)
-    for seed in (0, 1):
-        check_jvp(keep, product, X, F, seed=seed)
-    assert (tangents[0] != tangents[3]).all() and (tangents[1] == 0).all() and (tangents[0] == tangents[2]).all()
+    for seed in ({}, {"seed": 0}, {"seed": 1}):
+        check_jvp(keep, product, X, F, **seed)
+        check_vjp(remember, product, X, F, **seed)
+    first, again, other = tangents[0:3], tangents[3:6], tangents[6:9]  # X, F, both
+    assert (first[0] == first[2]).all() and (first[1] == 0).all()
+    assert (first[0] == again[0]).all() and (first[0] != other[0]).all()
+    assert (seen[3] == seen[4]).all() and (seen[3] != seen[5]).all()
     given = rng.normal(size=(4, 5))
     check_vjp(remember, product, X, F, dY=given)
     assert (seen[-1] == given).all() and seen[-1] is not given

@@ -53,6 +53,8 @@ def test_two_roundings_are_tried_and_the_larger_change_counts():
     kink = problem(lambda x, y: x * np.where(y > 1, y + 1, y), (np.ones(60), np.ones(60)))
     moved = (np.diag(kink.wobble(0)) > 0.5).mean()  # up in the first draw or in the second
     assert 0.6 < moved < 0.9
+    again = problem(lambda x, y: x * np.where(y > 1, y + 1, y), (np.ones(60), np.ones(60)))
+    assert (again.wobble(0) == kink.wobble(0)).all()
 
 
 def test_the_height_of_an_argument():
@@ -91,6 +93,11 @@ def test_a_reaction_is_seen_from_a_small_share_of_the_output_on():
             "caller: f loses the imaginary part of x, as a cast to real or an absolute value does:"
             " a finite difference sees a derivative that the complex step does not see")
     problem(lambda x: 1e3 * x, (x,)).check_analytic(0)
+    problem(lambda x: 1e6 * (1 + 1e-7 * x.real), (x,)).check_analytic(0)
+    problem(lambda x: 0 * x, (x,)).check_analytic(0)
+    problem(lambda x: x[:0], (x,)).check_analytic(0)
+    with pytest.raises(ValueError, match="^caller: f loses the imaginary part of x, "):
+        problem(lambda x: 1e-6 * (1 + 1e-4 * x.real), (x,)).check_analytic(0)
 
 
 def test_a_finite_difference_takes_a_side_only_if_it_is_much_nearer():
@@ -126,6 +133,8 @@ def test_outputs_without_a_gradient_weigh_nothing():
     p = problem(lambda x, y: (x, None, 2 * y))
     assert p.weights((None, None, y)).tolist() == [0, 0, 3, -40]
     assert p.weights((x, None, None)).tolist() == [1, 2, 0, 0]
+    zero = problem(lambda x, y: (0 * x, y))
+    assert zero.weights((None, y)).tolist() == [0, 0, 3, -40]
 
 
 def test_arguments_stay_as_they_are():
