@@ -145,9 +145,7 @@ def _with_others(function: str, given: dict, outputs: dict) -> list:
                 )
             if x is not None:
                 _shape(function, name, x, shape(given[of]), of)
-            elif (
-                is_number(given[of]) or given[of] is None or of in ("B", "gamma", "tau")
-            ):
+            elif given[of] is None or is_number(given[of]):
                 given[name] = 0
             else:
                 given[name] = array_namespace(given[of]).zeros_like(given[of])

@@ -112,7 +112,7 @@ def sum_to(x: Array, like: Scalar | None) -> Array | None:
     xp, new = array_namespace(x), x.ndim - len(shape(like))
     x = xp.sum(x, axis=tuple(range(new)))
     spread = tuple(k for k, size in enumerate(shape(like)) if size != x.shape[k])
-    return xp.sum(x, axis=spread, keepdims=True) if spread else x
+    return xp.sum(x, axis=spread, keepdims=True)
 
 
 def shape(x: Scalar) -> tuple:

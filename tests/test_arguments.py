@@ -112,6 +112,10 @@ CASES = [
      " array-API library)", lambda: softmax(a(5), True)),
     (TypeError, "softmax: tau is a NoneType; it needs to be an array or a number (of NumPy, torch or"
      " another array-API library)", lambda: softmax(a(5), None)),
+    (TypeError, "softmax_vjp: dP has dtype int64; it needs floating-point numbers",
+     lambda: softmax_vjp(np.arange(5), a(5), 2.0)),
+    (TypeError, "softmax_jvp: A_dot has dtype float32; it needs that of A, float64",
+     lambda: softmax_jvp(a(5, "f"), None, a(5), 2.0)),
     (TypeError, "softmax: A has dtype int64; it needs floating-point numbers",
      lambda: softmax(np.arange(5))),
     (TypeError, "softmax: A has dtype bool; it needs floating-point numbers",
