@@ -6,7 +6,6 @@ Nothing here knows a formula. A scene answers four questions: `letter(prefix, na
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,9 @@ from array_api_compat import array_namespace
 import attnmath
 from attnmath._arrays import real
 from attnmath.page import _values as v
+from attnmath.page._indexing import big_value, index_value, name_value
 from attnmath.page._nodes import Node, PageError
-from attnmath.page._values import Value, plain
+from attnmath.page._values import Value
 from attnmath.page._vocabulary import TAKES_SIZES, VOCABULARY, call, is_rule
 
 # What arithmetic raises where an expression has no value: a singular matrix, a function
@@ -98,67 +98,6 @@ def _infinity(frame: Frame, node: Node) -> Value:
     return Value(frame.scene.array([[np.inf]]), np.zeros((1, 1)))
 
 
-def _name(frame: Frame, node: Node) -> Value:
-    prefix, letter = node.args
-    if node.args in frame.locals:
-        return _local(frame, node, ())
-    if prefix == "":
-        if letter in frame.index:
-            return frame.constant(float(frame.index[letter]))
-        size = frame.scene.size(letter)
-        if size is not None:
-            return frame.constant(float(size))
-    if letter in frame.scene.cast.rows:
-        raise PageError("index", f"{letter} is a row: it needs its index", node.start)
-    array = frame.scene.letter(prefix, letter)
-    if array.ndim != 2:
-        raise PageError("index", f"{letter} is a family: it needs its index", node.start)
-    return Value(array, v.magnitude(plain(array)))
-
-
-def _local(frame: Frame, node: Node, indices: tuple) -> Value:
-    local = frame.locals[node.args]
-    count = len(local.parameters)
-    if len(indices) < count:
-        raise PageError("index", f"{node.args[1]} was defined with {count} indices", node.start)
-    inner = replace(frame, index=dict(zip(local.parameters, indices)), ranges=local.ranges)
-    return _take(inner.evaluate(local.body), indices[count:], node)
-
-
-def _index(frame: Frame, node: Node) -> Value:
-    base, subs = node.args
-    indices = tuple(map(frame.integer, subs))
-    if base.kind != "name":
-        return _take(frame.evaluate(base), indices, node)
-    if base.args in frame.locals:
-        return _local(frame, base, indices)
-    array = frame.scene.letter(*base.args)
-    size = v.magnitude(plain(array))
-    while array.ndim > 2:
-        if not indices:
-            raise PageError("index", f"{base.args[1]} needs its index", node.start)
-        _inside(indices[0], array.shape[0], node)
-        array, size, indices = array[indices[0] - 1], size[indices[0] - 1], indices[1:]
-    return _take(Value(array, size), indices, node)
-
-
-def _take(value: Value, indices: tuple, node: Node) -> Value:
-    """Subscripts consume the axes from the left: a row, then its entry."""
-    for i in indices:
-        if value.is_number or any(value.free):
-            raise PageError("index", "an index too many", node.start)
-        axis = 1 if value.shape[0] == 1 else 0
-        _inside(i, value.shape[axis], node)
-        cut = (slice(None), slice(i - 1, i)) if axis else (slice(i - 1, i), slice(None))
-        value = Value(value.x[cut], value.m[cut])
-    return value
-
-
-def _inside(i: int, length: int, node: Node) -> None:
-    if not 1 <= i <= length:
-        raise PageError("index", f"index {i} of {length}", node.start)
-
-
 def _transpose(frame: Frame, node: Node) -> Value:
     value = frame.evaluate(node.args[0])
     if value.is_number:
@@ -220,48 +159,6 @@ def _abs(frame: Frame, node: Node) -> Value:
     return Value(value.x * sign, value.m, value.free)
 
 
-def _big(frame: Frame, node: Node) -> Value:
-    """Sum, product, maximum or minimum over the bound indices, looping over small sizes."""
-    op, names, _, _, _, body = node.args
-    out = None
-    for values in bound_values(frame, node):
-        value = frame.at(**dict(zip(names, values))).evaluate(body)
-        if out is None:
-            out = value
-        elif op == "sum":
-            out = v.add(out, value, "+")
-        elif op == "prod":
-            out = v.hadamard(out, value)
-        else:
-            better = value.number() > out.number() if op == "max" else value.number() < out.number()
-            out = value if better else out
-    if out is not None:
-        return out
-    if op != "sum":
-        raise PageError("index", f"{op} over nothing", node.start)
-    first = frame.at(**{name: 1 for name in names}).evaluate(body)
-    return v.scale(first, frame.constant(0.0))
-
-
-def bound_values(frame: Frame, node: Node) -> list[tuple]:
-    """The values that the indices below a big operator take, its bounds respected."""
-    _, names, relations, bounds, upper, _ = node.args
-    if upper is not None:  # \sum_{j=1}^{m}
-        low, high = frame.integer(bounds[0]), frame.integer(upper)
-        return [(j,) for j in range(low, high + 1)]
-    missing = [name for name in names if name not in frame.ranges]
-    if missing:
-        raise PageError("index", f"no letter says how far {missing[0]} runs", node.start)
-    spaces = [range(1, frame.ranges[name] + 1) for name in names]
-    kept = []
-    for values in product(*spaces):
-        inside = frame.at(**dict(zip(names, values)))
-        chain = [values[-1], *map(inside.integer, bounds)]
-        if all(COMPARE[r](a, b) for a, r, b in zip(chain, relations, chain[1:])):
-            kept.append(values)
-    return kept
-
-
 def _func(frame: Frame, node: Node) -> Value:
     name, args = node.args
     values = [frame.evaluate(arg) for arg in args]
@@ -275,14 +172,10 @@ def _func(frame: Frame, node: Node) -> Value:
 
 
 EVALUATE = {
-    "number": _number, "one": _one, "identity": _identity, "delta": _delta, "name": _name,
-    "infinity": _infinity, "index": _index, "transpose": _transpose, "power": _power,
+    "number": _number, "one": _one, "identity": _identity, "delta": _delta, "name": name_value,
+    "infinity": _infinity, "index": index_value, "transpose": _transpose, "power": _power,
     "inverse": _inverse, "sum": _sum, "prod": _prod, "had": _binary(v.hadamard),
     "dot": _binary(v.multiply), "kron": _binary(v.kronecker), "div": _binary(v.divide),
-    "inner": _binary(v.inner), "sqrt": _sqrt, "norm": _norm, "abs": _abs, "big": _big,
+    "inner": _binary(v.inner), "sqrt": _sqrt, "norm": _norm, "abs": _abs, "big": big_value,
     "func": _func, "partial": lambda frame, node: frame.scene.partial(frame, node),
-}  # fmt: skip
-COMPARE = {
-    "=": lambda a, b: a == b, "<=": lambda a, b: a <= b, ">=": lambda a, b: a >= b,
-    "<": lambda a, b: a < b, ">": lambda a, b: a > b, "!=": lambda a, b: a != b,
 }  # fmt: skip
