@@ -82,3 +82,7 @@ def test_a_derivative_is_the_imaginary_part_in_units_of_the_step():
     assert s.derivative(complex(3, 2e-30)) == 2.0 and s.derivative(5.0) == 0.0
     assert s.derivative(np.array([1j * 1e-30, 2.0])).tolist() == [1.0, 0.0]
     assert s.derivative(np.array([3.0, 2.0])).tolist() == [0.0, 0.0]
+
+
+def test_an_array_is_made_on_the_device_of_its_model():
+    assert s.like(np.zeros(2), torch.ones(2, device="meta")).device.type == "meta"
