@@ -124,7 +124,7 @@ MISTAKES = {
                    "show(softmax_jvp)"),
     "no test": ("tests/test_softmax.py", "def test_softmax_vjp(", "def test_something(",
                 "(eq:softmax_vjp)", "test_softmax_vjp"),
-    "not in the notation": ("chapters/notation.md", "$\\tau$", "tau", "", "tau"),
+    "not in the notation": ("chapters/notation.md", "| $\\tau$ |", "| tau |", "", "tau"),
     "the same label twice": ("chapters/attention.md", "(prp:row_statistic)", "(prp:softmax_shift)",
                              "", "softmax_shift"),
 }
