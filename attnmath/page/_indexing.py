@@ -6,7 +6,7 @@ from typing import Any
 
 from attnmath.page import _values as v
 from attnmath.page._nodes import Node, PageError
-from attnmath.page._values import Value, plain
+from attnmath.page._values import Value
 
 
 def name_value(frame: Any, node: Node) -> Value:
@@ -24,7 +24,7 @@ def name_value(frame: Any, node: Node) -> Value:
     array = frame.scene.letter(prefix, letter)
     if array.ndim != 2:
         raise PageError("index", f"{letter} is a family: it needs its index", node.start)
-    return Value(array, v.magnitude(plain(array)))
+    return Value(array, frame.scene.magnitude(array))
 
 
 def _local(frame: Any, node: Node, indices: tuple) -> Value:
@@ -44,7 +44,7 @@ def index_value(frame: Any, node: Node) -> Value:
     if base.args in frame.locals:
         return _local(frame, base, indices)
     array = frame.scene.letter(*base.args)
-    size = v.magnitude(plain(array))
+    size = frame.scene.magnitude(array)
     while array.ndim > 2:
         if not indices:
             raise PageError("index", f"{base.args[1]} needs its index", node.start)

@@ -76,19 +76,15 @@ class TorchScene(Scene):
         return self.torch.autograd.grad(loss, self.env[letter], retain_graph=True)[0]
 
     def tangent(self, letter: str):
+        """J ẋ by two reverse sweeps: Jᵀv is linear in v, and its derivative pairs with ẋ."""
         if "tangents" not in self.cache:
-            forward = self.torch.autograd.forward_ad
-            with forward.dual_level():
-                dual = {
-                    k: forward.make_dual(x.detach(), self.array(self.tangents[k]))
-                    for k, x in self.primals.items()
-                }
-                env = self.run(dual)
-                zero = self.torch.zeros_like
-                found = {k: (x, forward.unpack_dual(x).tangent) for k, x in env.items()}
-                self.cache["tangents"] = {
-                    k: zero(x) if t is None else t.detach() for k, (x, t) in found.items()
-                }
+            grad = self.torch.autograd.grad
+            v = {k: self.torch.zeros_like(y).requires_grad_() for k, y in self.env.items()}
+            total = sum((v[k] * y).sum() for k, y in self.env.items())
+            names = list(self.primals)
+            back = grad(total, [self.primals[k] for k in names], create_graph=True)
+            pair = sum((g * self.array(self.tangents[k])).sum() for k, g in zip(names, back))
+            self.cache["tangents"] = dict(zip(v, grad(pair, list(v.values()))))
         return self.cache["tangents"][letter]
 
     def slopes(self, frame: Frame, numerator: Node, letter: str, entries: list) -> np.ndarray:

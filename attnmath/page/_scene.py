@@ -97,6 +97,13 @@ class Scene:
             return parts[0].grown(shape).x
         return self.stack([part.x for part in parts]).reshape(shape)
 
+    def magnitude(self, array) -> np.ndarray:
+        """`magnitude` of a letter's array, found once."""
+        key = ("magnitude", id(array))
+        if key not in self.cache:
+            self.cache[key] = (array, magnitude(plain(array)))  # which keeps the id in use
+        return self.cache[key][1]
+
     def letter(self, prefix: str, letter: str):
         """The value of a letter, its gradient (d), or its tangent (dot)."""
         letter = self.cast.rows.get(letter, letter)
