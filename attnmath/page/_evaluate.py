@@ -43,7 +43,7 @@ class Frame:
     index: dict = field(default_factory=dict)  # index letter -> its value, from 1
 
     def at(self, **index: int) -> "Frame":
-        return replace(self, index={**self.index, **index})
+        return Frame(self.scene, self.ranges, self.locals, {**self.index, **index})
 
     def evaluate(self, node: Node) -> Value:
         try:

@@ -50,6 +50,11 @@ def index_value(frame: Any, node: Node) -> Value:
             raise PageError("index", f"{base.args[1]} needs its index", node.start)
         _inside(indices[0], array.shape[0], node)
         array, size, indices = array[indices[0] - 1], size[indices[0] - 1], indices[1:]
+    if len(indices) == 2 and 1 not in array.shape:
+        (i, j), (rows, columns) = indices, array.shape
+        _inside(i, rows, node)
+        _inside(j, columns, node)
+        return Value(array[i - 1 : i, j - 1 : j], size[i - 1 : i, j - 1 : j])
     return _take(Value(array, size), indices, node)
 
 

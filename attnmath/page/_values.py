@@ -22,6 +22,11 @@ def magnitude(x) -> Any:
     return np.full(size.shape, finite.max() if finite.size else 0.0)
 
 
+def library(x) -> Any:
+    """The functions for x: those of its library, under the names of the array API."""
+    return np if isinstance(x, np.ndarray) else array_namespace(x)
+
+
 def plain(x) -> np.ndarray:
     """x as a NumPy array, cut off from any graph."""
     return x.detach().cpu().numpy() if hasattr(x, "detach") else np.asarray(x)
@@ -51,7 +56,7 @@ class Value:
         """The same value with its free lengths made those of `shape`."""
         if self.shape == shape:
             return self
-        xp = array_namespace(self.x)
+        xp = library(self.x)
         return Value(xp.broadcast_to(self.x, shape), np.broadcast_to(self.m, shape))
 
     def number(self):
@@ -67,6 +72,8 @@ def text(value: Value) -> str:
 
 def match(a: Value, b: Value, what: str) -> tuple[Value, Value]:
     """Both grown to one shape; nothing else broadcasts."""
+    if a.free == b.free and a.x.shape == b.x.shape:
+        return a, b
     shape = []
     for s, t, f, g in zip(a.shape, b.shape, a.free, b.free):
         if s != t and not f and not g:
@@ -145,7 +152,7 @@ def power(a: Value, exponent: Value) -> Value:
 def inverse(a: Value) -> Value:
     if a.shape[0] != a.shape[1] or any(a.free):
         raise PageError("shape", f"no inverse of a {text(a)} matrix")
-    x = array_namespace(a.x).linalg.inv(a.x)
+    x = library(a.x).linalg.inv(a.x)
     size = np.abs(plain(x))
     return Value(x, size @ a.m @ size)
 
@@ -171,12 +178,18 @@ def known(a: Value, what: str) -> None:
 
 def apply(name: str, a: Value) -> Value:
     """exp, log, tanh, sqrt, entrywise, with the condition of each."""
-    xp = array_namespace(a.x)
+    xp = library(a.x)
     y = getattr(xp, name)(a.x)
-    size, out = np.abs(plain(a.x)), np.abs(plain(y))
-    slope = {"exp": out, "log": 1 / size, "tanh": 1.0, "sqrt": 0.5 / np.maximum(out, 1e-300)}
-    with np.errstate(invalid="ignore"):
-        moved = np.where(out == 0, 0.0, a.m * slope[name])
+    out = np.abs(plain(y))
+    if name == "exp":
+        slope = out
+    elif name == "log":
+        slope = 1 / np.abs(plain(a.x))
+    elif name == "sqrt":
+        slope = 0.5 / np.maximum(out, 1e-300)
+    else:  # tanh
+        slope = np.ones_like(out)
+    moved = np.where(out == 0, 0.0, a.m * slope)
     return Value(y, out + moved, a.free)
 
 
@@ -187,5 +200,5 @@ def frobenius(a: Value) -> Value:
 
 def spectral(a: Value) -> Value:
     known(a, "a norm")
-    x = array_namespace(a.x).linalg.svdvals(a.x).max().reshape((1, 1))
+    x = library(a.x).linalg.svdvals(a.x).max().reshape((1, 1))
     return Value(x, ((a.m * a.m).sum() ** 0.5)[None, None])
