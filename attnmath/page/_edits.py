@@ -20,15 +20,14 @@ class Misprint(NamedTuple):
         return text[: self.start] + self.new + text[self.end :]
 
 
-GREEK = {"gamma", "tau", "alpha", "beta", "epsilon", "theta", "lambda", "Lambda", "mu",
-         "phi", "psi", "sigma", "eta", "rho", "Pi", "ell"}  # fmt: skip
 OTHER_FUNCTION = {"exp": "log", "log": "exp", "softmax": "log_softmax",
                   "log_softmax": "softmax", "tanh": "exp"}  # fmt: skip
 
 
 def latex(prefix: str, letter: str) -> str:
     accent, _, plain = letter.rpartition(" ")
-    shown = f"\\{plain}" if plain.rstrip("'") in GREEK else plain
+    is_greek = "^" not in plain and len(plain.rstrip("'")) > 1
+    shown = f"\\{plain}" if is_greek else plain
     shown = f"\\{accent} {shown}" if accent else shown
     space = " " if shown.startswith("\\") else ""
     return {"": shown, "d": "d" + shown, "dot": "\\dot" + (space or " ") + shown,
@@ -61,8 +60,7 @@ def _name(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Misprint
 def _index(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Misprint]:
     base, subs = node.args
     if base.kind == "name" and cast.knows(base.args[1]):
-        for part in _name(text, base, cast, indices):
-            yield part
+        yield from _name(text, base, cast, indices)
     for sub in subs:
         yield from _subscript(sub, indices)
     for a, b in zip(subs, subs[1:]):

@@ -57,12 +57,9 @@ def report(tallies: list[Tally], listed: list[Entry]) -> tuple[list[str], list[s
     for one in tallies:
         rejected += one.rejected
     survivors = [s for one in tallies for s in one.survivors]
-    known = {(e.label, e.statement): e for e in listed}
-    faults = [
-        f"{s.label}: survives ({s.kind}): {s.statement}"
-        for s in survivors
-        if (s.label, s.statement) not in known
-    ]
+    known = {(e.label, e.statement) for e in listed}
+    unlisted = [s for s in survivors if (s.label, s.statement) not in known]
+    faults = [f"{s.label}: survives ({s.kind}): {s.statement}" for s in unlisted]
     alive = {(s.label, s.statement) for s in survivors}
     ran = {one.label for one in tallies}
     faults += [
@@ -75,7 +72,7 @@ def report(tallies: list[Tally], listed: list[Entry]) -> tuple[list[str], list[s
         f"misprints tried: {sum(one.tried for one in tallies)}"
         f" in {len(tallies)} displays",
         f"rejected: {sum(rejected.values())} ({kinds})",
-        f"identities, listed with their reason: {len(survivors) - sum('survives (' in f for f in faults)}",
+        f"identities, listed with their reason: {len(survivors) - len(unlisted)}",
         f"not counted, the same statement written otherwise: {sum(one.same for one in tallies)}",
     ]
     return lines, faults

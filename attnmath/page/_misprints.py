@@ -82,7 +82,6 @@ class Judged:
     def verdict(self, misprint: Misprint) -> str | Survivor:
         """The kind of the rejection, 'same', or the survivor."""
         text = misprint.apply(self.display.text)
-        statements, changed, rejected = self.statements, None, None
         try:
             statements = parse(text)
             changed = self.changed(statements)
@@ -90,9 +89,8 @@ class Judged:
                 return "same"
             hold(self.book, self.display.label, statements, self.scenes, changed)
         except PageError as error:
-            rejected = error.kind
-            if rejected != "value" or not self.defines or self.is_noticed(text):
-                return rejected
+            if error.kind != "value" or not self.defines or self.is_noticed(text):
+                return error.kind
         if self.is_same(statements):
             return "same"
         shown = statements[(changed or (0,))[0]]
@@ -202,9 +200,6 @@ def squeezed(text: str) -> str:
 
 def run(book: Book, displays: list[Display]) -> list[Tally]:
     """All tallies, on all processors."""
-    global _BOOK
-    _BOOK = book
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     with ProcessPoolExecutor(os.cpu_count(), initializer=_share, initargs=(book,)) as pool:
         return list(pool.map(_one, [d.label for d in displays]))
 

@@ -8,7 +8,7 @@ import attnmath
 from attnmath._tolerance import PAGE
 from attnmath.page._nodes import PageError
 from attnmath.page._scene import Scene
-from attnmath.page._values import plain
+from attnmath.page._values import largest_gap, plain
 from attnmath.page._vocabulary import is_rule
 
 
@@ -79,8 +79,7 @@ def left_sides(statements: tuple, scene: Scene) -> dict:
 def _returned(name: str, key: str, got: np.ndarray, want: np.ndarray, magnitude: float) -> float:
     if got.shape != want.shape:
         raise PageError("label", f"{name} returns {key} of shape {got.shape}, not {want.shape}")
-    gap = np.where(got == want, 0.0, got - want)
-    error = float(np.abs(gap).max(initial=0.0)) / (magnitude or 1.0)
+    error = largest_gap(got, want) / (magnitude or 1.0)
     if not error <= PAGE:
         raise PageError("function", f"{key} of {name} is off by {error:.1e} of the magnitude")
     return error

@@ -119,7 +119,7 @@ def compare(a: Value, relation: str, b: Value, bound: float | None = None) -> Co
     if magnitude > LARGEST:
         raise PageError("value", "terms so large that an error would not show")
     gap = np.where(x == y, 0.0, x - y)
-    error = float(np.abs(gap).max(initial=0.0))
+    error = v.largest_gap(x, y)
     relative = error / magnitude if magnitude else error
     slack = PAGE * magnitude
     if relation == "~" and bound is None:

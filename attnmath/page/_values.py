@@ -32,6 +32,11 @@ def plain(x) -> np.ndarray:
     return x.detach().cpu().numpy() if hasattr(x, "detach") else np.asarray(x)
 
 
+def largest_gap(x: np.ndarray, y: np.ndarray) -> float:
+    """The largest difference of two entries; equal infinities do not differ."""
+    return float(np.abs(np.where(x == y, 0.0, x - y)).max(initial=0.0))
+
+
 @dataclass(frozen=True)
 class Value:
     """Entries x (r×c, NumPy or torch), magnitudes m (NumPy), free lengths."""
