@@ -16,7 +16,8 @@ from attnmath.page._scope import scope
 class Letter(NamedTuple):
     """Axes from the left (the last two are the matrix), and where the value comes from.
 
-    `origin` is random, positive (random, for what must not be negative), or a label.
+    `origin` is random, positive (random, for what must not be negative), count (a whole
+    number from 1), or a label.
     """
 
     axes: tuple[str, ...]
@@ -24,7 +25,7 @@ class Letter(NamedTuple):
 
     @property
     def is_primal(self) -> bool:
-        return self.origin in ("random", "positive")
+        return self.origin in ("random", "positive", "count")
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class Definition(NamedTuple):
     indices: tuple
     body: Node
     ranges: dict  # index -> axis name
+    is_grouped: bool = False  # g is the group of h
 
     @property
     def is_late(self) -> bool:
@@ -89,11 +91,12 @@ def define(cast: Cast, letter: str, statements: tuple[Statement, ...]) -> Defini
         if any(sub.kind != "name" or sub.args[0] for sub in subs):
             continue
         if cast.rows.get(base.args[1], base.args[1]) == letter:
-            if statement.conditions:
+            grouped = [c[2] for c in statement.conditions] == [("in",)]
+            if statement.conditions and not grouped:
                 raise PageError("value", "a definition has no condition", left.start)
             found = scope(statement, cast, {})
             names = tuple(sub.args[1] for sub in subs)
-            return Definition(names, statement.members[1], found.axis)
+            return Definition(names, statement.members[1], found.axis, grouped)
     return None
 
 

@@ -6,6 +6,7 @@ Sizes are pairwise distinct and never 1, but for the settings that ask for n = m
 import numpy as np
 
 from attnmath.page._cast import Cast, Letter, Setting
+from attnmath.page._casts_layer import CONCATENATION, GROUPED, LAYER, LINEAR, LINEAR_BATCH, SELF
 
 
 def _zero_bias(values: dict, sizes: dict) -> None:
@@ -160,4 +161,9 @@ CHAPTERS = {
     "softmax": (SOFTMAX,),
     "attention_map": (HEAD, BATCH),
     "attention": (HEAD, BATCH),
+    "scale": (HEAD,),
+    "projections": (LINEAR, LINEAR_BATCH, LAYER),
+    "heads": (CONCATENATION, LAYER, GROUPED),
+    "inputs": (SELF, LAYER),
+    "laws": (LAYER, GROUPED, SELF),
 }

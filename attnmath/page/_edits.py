@@ -182,10 +182,20 @@ def _partial(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Mispr
     yield Misprint("order", node.start, node.end, swapped)
 
 
+def _block(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Misprint]:
+    for members in (*node.args, tuple(row[0] for row in node.args)):
+        for a, b in zip(members, members[1:]):
+            swapped = text[b.start : b.end] + text[a.end : b.start] + text[a.start : a.end]
+            yield Misprint("order", a.start, b.end, swapped)
+            yield Misprint("term lost", a.start, b.start, " ")
+        if len(members) > 1:
+            yield Misprint("term lost", members[-2].end, members[-1].end, " ")
+
+
 EDITS = {
     "name": _name, "index": _index, "delta": _delta, "number": _number,
     "transpose": _transpose, "power": _raised, "inverse": _raised, "prod": _prod,
     "had": _operation, "dot": _operation, "kron": _operation, "div": _fraction,
     "func": _func, "sqrt": _wrapper, "norm": _wrapper, "abs": _wrapper, "sum": _sum,
-    "big": _big, "partial": _partial,
+    "big": _big, "partial": _partial, "block": _block,
 }  # fmt: skip

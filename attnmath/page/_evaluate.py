@@ -14,6 +14,7 @@ from array_api_compat import array_namespace
 import attnmath
 from attnmath._arrays import real
 from attnmath.page import _values as v
+from attnmath.page._blocks import block_value
 from attnmath.page._indexing import big_value, index_value, name_value
 from attnmath.page._nodes import Node, PageError
 from attnmath.page._values import Value
@@ -92,6 +93,10 @@ def _identity(frame: Frame, node: Node) -> Value:
 def _delta(frame: Frame, node: Node) -> Value:
     a, b = map(frame.integer, node.args)
     return frame.constant(float(a == b))
+
+
+def _dots(frame: Frame, node: Node) -> Value:
+    raise PageError("grammar", "dots stand between two members of a block", node.start)
 
 
 def _infinity(frame: Frame, node: Node) -> Value:
@@ -173,9 +178,9 @@ def _func(frame: Frame, node: Node) -> Value:
 
 EVALUATE = {
     "number": _number, "one": _one, "identity": _identity, "delta": _delta, "name": name_value,
-    "infinity": _infinity, "index": index_value, "transpose": _transpose, "power": _power,
+    "infinity": _infinity, "dots": _dots, "index": index_value, "transpose": _transpose, "power": _power,
     "inverse": _inverse, "sum": _sum, "prod": _prod, "had": _binary(v.hadamard),
     "dot": _binary(v.multiply), "kron": _binary(v.kronecker), "div": _binary(v.divide),
     "inner": _binary(v.inner), "sqrt": _sqrt, "norm": _norm, "abs": _abs, "big": big_value,
-    "func": _func, "partial": lambda frame, node: frame.scene.partial(frame, node),
+    "func": _func, "block": block_value, "partial": lambda frame, node: frame.scene.partial(frame, node),
 }  # fmt: skip

@@ -112,9 +112,21 @@ def bound_values(frame: Any, node: Node) -> list[tuple]:
     for values in product(*spaces):
         inside = frame.at(**dict(zip(names, values)))
         chain = [values[-1], *map(inside.integer, bounds)]
-        if all(COMPARE[r](a, b) for a, r, b in zip(chain, relations, chain[1:])):
+        if relations == ("in",):
+            keep = chain[1] == group_of(frame.scene, chain[0])
+        else:
+            keep = all(COMPARE[r](a, b) for a, r, b in zip(chain, relations, chain[1:]))
+        if keep:
             kept.append(values)
     return kept
+
+
+def group_of(scene: Any, h: int) -> int:
+    """The group of head h, both from 1: H / G heads that follow each other share a group."""
+    heads, groups = scene.size("H"), scene.size("G")
+    if not heads or not groups:
+        raise PageError("index", "this cast has no groups of heads")
+    return (h - 1) * groups // heads + 1
 
 
 COMPARE = {

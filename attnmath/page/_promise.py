@@ -1,6 +1,8 @@
 """The function that an `eq:` label promises returns what the display says."""
 
 import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +14,12 @@ from attnmath.page._values import largest_gap, plain
 from attnmath.page._vocabulary import is_rule
 
 
+IN_WORDS = {"ell": "loss", "chi": "mask"}  # letters that the code spells out
+
+
 def code_name(prefix: str, letter: str) -> str:
-    """How the code writes a letter of the page: dO, Q_dot, gamma, dgamma."""
-    letter = letter.replace("^", "_")
+    """How the code writes a letter of the page: dO, Q_dot, gamma, dgamma, W_Q."""
+    letter = IN_WORDS.get(letter, letter.replace("^", "_"))
     return {"": letter, "d": "d" + letter, "dot": letter + "_dot", "dotd": f"d{letter}_dot"}[prefix]
 
 
@@ -28,20 +33,18 @@ def check_function(name: str, statements: tuple, scene: Scene, magnitudes: dict)
         raise PageError("label", f"attnmath has no function {name}")
     function = getattr(attnmath, name)
     names = {code_name(p, k): (p, k) for p in ("", "d", "dot") for k in scene.cast.letters}
-    parameters = inspect.signature(function).parameters
-    unknown = [p for p in parameters if p not in names]
-    if unknown:
-        raise PageError("label", f"parameter {unknown[0]} of {name} is not in the cast")
     try:
-        out = function(**{p: natural(scene, *names[p]) for p in parameters})
+        out = function(**arguments(function, scene, names))
     except (ValueError, TypeError) as error:
         raise PageError("function", str(error)) from None
     lefts = left_sides(statements, scene)
     if not lefts:
         raise PageError("label", "no line says what a letter is: letter = …")
-    results = out._asdict() if hasattr(out, "_asdict") else {code_name(*list(lefts)[-1]): out}
+    results = dict(_results(out)) if hasattr(out, "_asdict") else {code_name(*list(lefts)[-1]): out}
     worst = 0.0
     for key, result in results.items():
+        if result is None and key not in names:
+            continue  # of an argument that is None here
         if names.get(key) not in lefts:
             raise PageError("label", f"{name} returns {key}; no line of the display gives it")
         run = [magnitudes[k] for k in lefts[names[key]] if k in magnitudes]
@@ -49,6 +52,42 @@ def check_function(name: str, statements: tuple, scene: Scene, magnitudes: dict)
             want = natural(scene, *names[key])
             worst = max(worst, _returned(name, key, plain(result), plain(want), max(run)))
     return worst
+
+
+def arguments(function: Callable, scene: Scene, names: dict) -> dict:
+    """What a function's parameters stand for: letters, sizes, the weights of a layer.
+
+    A constant that is no letter of this cast, as dropout's R where nothing is dropped,
+    keeps its default.
+    """
+    found: dict = {}
+    for key, parameter in inspect.signature(function).parameters.items():
+        if key in names:
+            found[key] = natural(scene, *names[key])
+        elif key in ("W", "W_dot") and "W_Q" in names:
+            found[key] = _weights(scene, names, key.removeprefix("W"))
+        elif key in scene.cast.sizes:
+            found[key] = scene.sizes[key]
+        elif parameter.kind != parameter.KEYWORD_ONLY or parameter.default is parameter.empty:
+            raise PageError("label", f"parameter {key} of {function.__name__} is not in the cast")
+    return found
+
+
+def _weights(scene: Scene, names: dict, suffix: str) -> Any:
+    """The weights of a layer, or their tangents (suffix _dot); None where there is no letter."""
+    from attnmath._heads import Weights
+
+    fields = {k: names.get(k + suffix) for k in Weights._fields}
+    return Weights(**{k: natural(scene, *name) if name else None for k, name in fields.items()})
+
+
+def _results(out: tuple) -> Iterator[tuple]:
+    """Name and value of all that a function returns; dW is the gradients of the weights."""
+    for key, result in out._asdict().items():
+        if hasattr(result, "_asdict"):
+            yield from (("d" + field, x) for field, x in result._asdict().items())
+        else:
+            yield key, result
 
 
 def left_sides(statements: tuple, scene: Scene) -> dict:
@@ -88,5 +127,6 @@ def _returned(name: str, key: str, got: np.ndarray, want: np.ndarray, magnitude:
 def natural(scene: Scene, prefix: str, letter: str):
     """A letter as code has it: without the axes that only make it a matrix."""
     array = scene.letter(prefix, letter)
-    axes = scene.cast.letters[letter].axes
-    return array.reshape(tuple(s for s, a in zip(array.shape, axes) if a != "1"))
+    spec = scene.cast.letters[letter]
+    array = array.reshape(tuple(s for s, a in zip(array.shape, spec.axes) if a != "1"))
+    return plain(array).astype(int) if spec.origin == "count" else array

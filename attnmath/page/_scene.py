@@ -6,12 +6,14 @@ that program, so it knows no closed form.
 
 from copy import copy
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from attnmath.page._cast import Cast, Setting
 from attnmath.page._evaluate import Frame
+from attnmath.page._indexing import group_of
 from attnmath.page._nodes import Node, PageError
 from attnmath.page._values import Value, magnitude, plain
 
@@ -21,7 +23,7 @@ class Scene:
 
     def __init__(self, cast: Cast, setting: Setting, definitions: dict):
         self.cast, self.setting = cast, setting
-        self.sizes = {**cast.sizes, **setting.sizes}
+        self.sizes = with_products(cast, {**cast.sizes, **setting.sizes})
         self.definitions = definitions
         rng = np.random.default_rng(setting.seed)
         primals = [k for k, spec in cast.letters.items() if spec.is_primal]
@@ -44,6 +46,8 @@ class Scene:
         if origin == "random" and shape != (1, 1):
             return rng.standard_normal(shape)
         size = rng.uniform(0.3, 3.0, shape)  # numbers are divided by: none near zero
+        if origin == "count":
+            return rng.integers(1, 4, shape).astype(float)
         return size if origin == "positive" else size * rng.choice([-1, 1])
 
     def shape(self, letter: str) -> tuple:
@@ -69,9 +73,17 @@ class Scene:
         return scene
 
     def run(self, primals: dict, bump: tuple | None = None) -> dict:
-        """All letters, in the order of the cast; `bump` adds to one of them on its way."""
+        """All letters, in the order of the cast; `bump` adds to one of them on its way.
+
+        What does not follow from the bumped letter keeps its value.
+        """
         view = self.view({})
+        moving = self.downstream(bump[0]) if bump else self.cast.letters
         for letter, spec in self.cast.letters.items():
+            if letter not in moving:
+                if letter in self.env:
+                    view.env[letter] = self.env[letter]
+                continue
             if spec.is_primal:
                 value = primals[letter]
             elif self.definitions[letter].is_late:
@@ -88,10 +100,12 @@ class Scene:
         ranges = {i: self.sizes[a] for i, a in definition.ranges.items()}
         frame = Frame(view, ranges)
         spans = [range(1, ranges[i] + 1) for i in definition.indices]
-        parts = [
-            frame.at(**dict(zip(definition.indices, values))).evaluate(definition.body)
-            for values in product(*spans)
-        ]
+        parts = []
+        for values in product(*spans):
+            at = frame.at(**dict(zip(definition.indices, values)))
+            if definition.is_grouped:
+                at = at.at(g=group_of(self, at.index["h"]))
+            parts.append(at.evaluate(definition.body))
         shape = self.shape(letter)
         if not definition.indices:
             return parts[0].grown(shape).x
@@ -133,9 +147,21 @@ class Scene:
             raise PageError("letter", message)
         return self.gradient(letter)
 
+    def downstream(self, letter: str) -> set:
+        """The letter, and all that are made from it."""
+        key = ("downstream", letter)
+        if key not in self.cache:
+            made = [k for k in self.definitions if letter in self.sources((k,))]
+            self.cache[key] = {letter, *made}
+        return self.cache[key]
+
     def upstream(self, letter: str) -> bool:
         """Whether one of the paired outputs is made from this letter."""
-        seen, stack = set(), list(self.outputs)
+        return letter in self.sources(self.outputs)
+
+    def sources(self, letters: tuple) -> set:
+        """All that these letters are made from."""
+        seen, stack = set(), list(letters)
         while stack:
             output = stack.pop()
             definition = self.definitions.get(output)
@@ -144,7 +170,7 @@ class Scene:
                 if prefix == "" and name not in seen:
                     seen.add(name)
                     stack.append(name)
-        return letter in seen
+        return seen
 
     def _tangent(self, letter: str):
         if letter in self.tangents:
@@ -187,6 +213,12 @@ class Scene:
             spans.append(range(length) if take is None else (take,))
         entries = list(product(*spans))
         return letter, entries, tuple(map(len, spans))[-2:]
+
+
+def with_products(cast: Cast, sizes: dict) -> dict:
+    """The sizes, and those of the axes that are products of two, such as H*d_v."""
+    axes = {axis for spec in cast.letters.values() for axis in spec.axes if "*" in axis}
+    return {**sizes, **{axis: prod(sizes[a] for a in axis.split("*")) for axis in axes}}
 
 
 def slope_shape(above: tuple, below: tuple) -> tuple:

@@ -33,6 +33,7 @@ def scope(statement: Statement, cast, locals_: dict) -> Scope:
         _visit(member, cast, locals_, (), found)
     for member in members:
         _check_names(member, cast, locals_, found)
+    _check_groups(statement, members)
     both = found.summed & set(found.free)
     if both:
         message = f"index {min(both)} is both summed and free"
@@ -89,6 +90,22 @@ def _check_names(member: Node, cast, locals_: dict, found: Scope) -> None:
                 cast.axes(prefix, letter, at=node.start)
 
 
+def _check_groups(statement: Statement, members: tuple) -> None:
+    """`\\in` says which head belongs to which group, below a sum or in a condition."""
+    pairs = [(n.args[1], n.args[3], n) for member in members for n in member.walk()
+             if n.kind == "big" and "in" in n.args[2]]  # fmt: skip
+    for _, sides, relations, start, _ in statement.conditions:
+        if "in" in relations:
+            names = tuple(side.args[1] if side.kind == "name" else "" for side in sides)
+            if relations != ("in",) or names != ("h", "g"):
+                raise PageError("index", "'\\in' is written h \\in g", start)
+    for names, bounds, node in pairs:
+        if names != ("h",) or [b.args for b in bounds] != [("", "g")]:
+            raise PageError("index", "'\\in' is written h \\in g", node.start)
+    if "in" in statement.relations:
+        raise PageError("grammar", "'\\in' stands below a sum or in a condition", statement.start)
+
+
 def _mark(sub: Node, axis: str | None, cast, bound: tuple, found: Scope) -> None:
     if sub.kind == "sum":
         for term in sub.args[1]:
@@ -105,8 +122,10 @@ def _mark(sub: Node, axis: str | None, cast, bound: tuple, found: Scope) -> None
         found.free.append(letter)
     if axis is None:
         return
-    if (letter == "h") != (axis == "H"):
-        raise PageError("index", f"h runs over the heads, and {letter} over {axis}", sub.start)
+    for name, over, what in (("h", "H", "heads"), ("g", "G", "groups")):
+        if (letter == name) != (axis == over):
+            message = f"{name} runs over the {what}, and {letter} over {axis}"
+            raise PageError("index", message, sub.start)
     if found.axis.setdefault(letter, axis) != axis:
         message = f"index {letter} runs over {found.axis[letter]} and over {axis}"
         raise PageError("index", message, sub.start)

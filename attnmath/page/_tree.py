@@ -7,7 +7,7 @@ from lark import Token, Tree
 from attnmath.page._nodes import Node, PageError
 
 RELATIONS = {"\\le": "<=", "\\leq": "<=", "\\ge": ">=", "\\geq": ">=",
-             "\\approx": "~", "\\ne": "!=", "\\neq": "!="}  # fmt: skip
+             "\\approx": "~", "\\ne": "!=", "\\neq": "!=", "\\in": "in"}  # fmt: skip
 ACCENTS = {"\\bar": "bar ", "\\tilde": "tilde ", "\\hat": "hat "}
 
 
@@ -37,6 +37,11 @@ def node_of(tree) -> Node:
             return make("number", float(children[0]))
         case "one":
             return make("one", None)
+        case "dots":
+            return make("dots")
+        case "block":
+            rows = tuple(tuple(map(node_of, row.children)) for row in children)
+            return make("block", *rows)
         case "infinity":
             return make("infinity")
         case "t" | "delta":
@@ -135,7 +140,7 @@ def _range(sub: Tree) -> tuple:
     items = [node_of(c) for c in sub.children if not isinstance(c, Token)]
     nodes = [c for c in items if isinstance(c, Node)]
     heads = nodes[: len(nodes) - len(relations)]
-    if any(r not in ("=", "<", ">", "<=", ">=") for r in relations):
+    if any(r not in ("=", "<", ">", "<=", ">=", "in") for r in relations):
         raise PageError("grammar", "not a range", span_of(sub)[0])
     names = []
     for node in (n for head in heads for n in _juxtaposed(head)):

@@ -10,6 +10,7 @@ from attnmath._tolerance import PAGE
 from attnmath.page import _values as v
 from attnmath.page._cast import locals_of
 from attnmath.page._evaluate import Frame
+from attnmath.page._indexing import group_of
 from attnmath.page._nodes import Node, PageError, Statement
 from attnmath.page._scene import Scene
 from attnmath.page._scope import scope
@@ -78,6 +79,9 @@ class Trial:
             return True
         if not relations:
             raise PageError("grammar", f"'{word}' needs a relation", start)
+        if relations == ("in",):
+            h, g = map(frame.integer, members)
+            return g == group_of(frame.scene, h)
         for a, relation, (b, _) in self.pairs(frame, members, relations):
             v.match(a, b, "a condition")
             try:

@@ -1,0 +1,195 @@
+"""The casts of the layer: projections, heads, groups of heads, self-attention."""
+
+import numpy as np
+
+from attnmath.page._cast import Cast, Letter, Setting
+
+WEIGHTS = {
+    "W^Q": Letter(("H", "d", "d_k")),
+    "W^K": Letter(("H", "d_z", "d_k")),
+    "W^V": Letter(("H", "d_z", "d_v")),
+    "W^O": Letter(("H", "d_v", "d")),
+    "b^Q": Letter(("H", "1", "d_k")),
+    "b^K": Letter(("H", "1", "d_k")),
+    "b^V": Letter(("H", "1", "d_v")),
+    "b^O": Letter(("1", "d")),
+    "B": Letter(("n", "m")),
+    "gamma": Letter(("1", "1")),
+}
+
+
+def inside(label: str) -> dict:
+    """What a layer computes on its way, as the display `label` defines it."""
+    return {
+        "Q": Letter(("H", "n", "d_k"), label),
+        "K": Letter(("H", "m", "d_k"), label),
+        "V": Letter(("H", "m", "d_v"), label),
+        "A": Letter(("H", "n", "m"), label),
+        "P": Letter(("H", "n", "m"), label),
+        "O": Letter(("H", "n", "d_v"), label),
+        "Y": Letter(("n", "d"), label),
+    }
+
+
+def own(letters: dict) -> dict:
+    """The letters of a layer whose keys are its own tokens: Z = X."""
+    axes = {"m": "n", "d_z": "d"}
+    return {
+        k: Letter(tuple(axes.get(a, a) for a in spec.axes), spec.origin)
+        for k, spec in letters.items()
+    }
+
+
+def no_biases(values: dict, sizes: dict) -> None:
+    for letter in ("b^Q", "b^K", "b^V", "b^O", "B"):
+        values[letter] = np.zeros_like(values[letter])
+
+
+def no_key_bias(values: dict, sizes: dict) -> None:
+    values["b^K"] = np.zeros_like(values["b^K"])
+
+
+def no_score_bias(values: dict, sizes: dict) -> None:
+    values["B"] = np.zeros_like(values["B"])
+
+
+def no_query_bias(values: dict, sizes: dict) -> None:
+    values["b^Q"] = np.zeros_like(values["b^Q"])
+
+
+def masked(values: dict, sizes: dict) -> None:
+    """Query i may attend to the keys j <= i + 1, so that the first row keeps two."""
+    n, m = values["B"].shape
+    ahead = np.arange(m)[None, :] > np.arange(n)[:, None] + 1
+    values["B"] = np.where(ahead, -np.inf, values["B"])
+
+
+def empty_row(values: dict, sizes: dict) -> None:
+    """One masked entry, and a query that may attend to nothing."""
+    values["B"] = values["B"].copy()
+    values["B"][0, 2] = values["B"][1] = -np.inf
+
+
+LAYER = Cast(
+    name="layer",
+    sizes={"n": 5, "m": 6, "d": 7, "d_z": 9, "d_k": 3, "d_v": 4, "H": 2},
+    letters={
+        "X": Letter(("n", "d")),
+        "Z": Letter(("m", "d_z")),
+        **WEIGHTS,
+        "eta": Letter(("1", "1")),
+        **inside("eq:multihead_map"),
+        "C": Letter(("n", "H*d_v"), "prp:concatenation"),
+        "D": Letter(("H", "n", "1"), "prp:layer_statistic"),
+    },
+    outputs=("Y",),
+    rows={"q": "Q", "k": "K", "v": "V", "o": "O"},
+    settings=(
+        Setting("random bias", 51),
+        Setting("causal", 52, change=masked),
+        Setting("empty row", 53, change=empty_row),
+        Setting(
+            "sizes in another order", 54,
+            {"n": 7, "m": 6, "d": 5, "d_z": 4, "d_k": 9, "d_v": 8, "H": 3},
+        ),
+        Setting("no key bias", 55, change=no_key_bias),
+        Setting("no query bias", 56, change=no_query_bias),
+        Setting("no score bias", 57, change=no_score_bias),
+        Setting("no biases", 58, change=no_biases),
+    ),
+)  # fmt: skip
+
+# The last step of a layer by itself, where C has a gradient.
+CONCATENATION = Cast(
+    name="concatenation",
+    sizes={"n": 3, "d": 5, "d_v": 4, "H": 2},
+    letters={
+        "O": Letter(("H", "n", "d_v")),
+        "W^O": Letter(("H", "d_v", "d")),
+        "b^O": Letter(("1", "d")),
+        "C": Letter(("n", "H*d_v"), "prp:concatenation"),
+        "Y": Letter(("n", "d"), "prp:concatenated_output"),
+    },
+    outputs=("Y",),
+    settings=(
+        Setting("random", 91),
+        Setting("random again", 92),
+        Setting("sizes in another order", 93, {"n": 5, "d": 4, "d_v": 2, "H": 3}),
+    ),
+)
+
+SELF = Cast(
+    name="self",
+    sizes={"n": 5, "d": 7, "d_k": 3, "d_v": 4, "H": 2},
+    letters={
+        "X": Letter(("n", "d")),
+        **own(WEIGHTS),
+        **own(inside("eq:self_attention")),
+        "X'": Letter(("n", "d"), "prp:residual"),
+    },
+    outputs=("Y", "X'"),
+    settings=(
+        Setting("random bias", 61),
+        Setting("causal", 62, change=masked),
+        Setting("empty row", 63, change=empty_row),
+        Setting("sizes in another order", 64, {"n": 4, "d": 5, "d_k": 7, "d_v": 6, "H": 3}),
+        Setting("no biases", 65, change=no_biases),
+    ),
+)
+
+GROUPED = Cast(
+    name="grouped",
+    sizes={"n": 3, "m": 5, "d_k": 6, "d_v": 7, "H": 4, "G": 2},
+    letters={
+        "Q": Letter(("H", "n", "d_k")),
+        "K": Letter(("G", "m", "d_k")),
+        "V": Letter(("G", "m", "d_v")),
+        "B": Letter(("n", "m")),
+        "gamma": Letter(("1", "1")),
+        "A": Letter(("H", "n", "m"), "prp:grouped_map"),
+        "P": Letter(("H", "n", "m"), "prp:grouped_map"),
+        "O": Letter(("H", "n", "d_v"), "prp:grouped_map"),
+    },
+    outputs=("O",),
+    settings=(
+        Setting("random bias", 71),
+        Setting("empty row", 72, change=empty_row),
+        Setting(
+            "sizes in another order", 73, {"n": 5, "m": 3, "d_k": 4, "d_v": 2, "H": 9, "G": 3}
+        ),
+    ),
+)
+
+LINEAR = Cast(
+    name="linear",
+    sizes={"n": 4, "d": 3, "m": 5},
+    letters={
+        "X": Letter(("n", "d")),
+        "W": Letter(("d", "m")),
+        "b": Letter(("1", "m")),
+        "Y": Letter(("n", "m"), "eq:linear"),
+    },
+    outputs=("Y",),
+    settings=(
+        Setting("random", 81),
+        Setting("random again", 82),
+        Setting("sizes in another order", 83, {"n": 3, "d": 4, "m": 2}),
+    ),
+)
+
+LINEAR_BATCH = Cast(
+    name="linear_batch",
+    sizes={"batch": 2, "n": 4, "d": 3, "m": 5},
+    letters={
+        "X": Letter(("batch", "n", "d")),
+        "W": Letter(("d", "m")),
+        "b": Letter(("1", "m")),
+        "Y": Letter(("batch", "n", "m"), "prp:linear_batch"),
+    },
+    outputs=("Y",),
+    settings=(
+        Setting("random", 84),
+        Setting("random again", 85),
+        Setting("sizes in another order", 86, {"batch": 5, "n": 3, "d": 4, "m": 2}),
+    ),
+)
