@@ -89,6 +89,8 @@ def _arrays(function: str, **given: Any) -> dict:
                 f"{function}: {name} is an array of {_library(x)}, but {first[0]}"
                 f" is one of {_library(first[1])}; all need to be of one library"
             )
+        if getattr(x, "weak_type", False):  # a number that JAX traces adapts itself
+            given[name] = x = x.astype(array_namespace(x).result_type(x, first[1]))
         if _precision(x) != _precision(first[1]):
             raise TypeError(
                 f"{function}: {name} has dtype {_dtype(x)}; it needs that of"
