@@ -6,6 +6,7 @@ displays give.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from attnmath.page._evaluate import Frame, Local
@@ -13,11 +14,14 @@ from attnmath.page._nodes import Node, PageError, Statement
 from attnmath.page._scope import scope
 
 
+PRIMAL = ("random", "positive", "count", "mask")
+
+
 class Letter(NamedTuple):
     """Axes from the left (the last two are the matrix), and where the value comes from.
 
     `origin` is random, positive (random, for what must not be negative), count (a whole
-    number from 1), or a label.
+    number from 1), mask (0 or 1, as a setting has it), or a label.
     """
 
     axes: tuple[str, ...]
@@ -25,7 +29,7 @@ class Letter(NamedTuple):
 
     @property
     def is_primal(self) -> bool:
-        return self.origin in ("random", "positive", "count")
+        return self.origin in PRIMAL
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Cast:
     outputs: tuple
     settings: tuple
     rows: dict = field(default_factory=dict)  # q -> Q: q_i is row i of Q
+    names: dict = field(default_factory=dict)  # letter -> its name in the code, if another
 
     def knows(self, letter: str) -> bool:
         return letter in self.letters or letter in self.rows
@@ -62,7 +67,8 @@ class Cast:
         return tuple(axis for axis in spec.axes if axis != "1")
 
 
-class Definition(NamedTuple):
+@dataclass(frozen=True)
+class Definition:
     """`letter_{indices} := body`, as a display of the page gives it."""
 
     indices: tuple
@@ -70,13 +76,13 @@ class Definition(NamedTuple):
     ranges: dict  # index -> axis name
     is_grouped: bool = False  # g is the group of h
 
-    @property
+    @cached_property
     def is_late(self) -> bool:
         """It speaks of gradients or derivatives: found after them, not differentiated."""
         nodes = list(self.body.walk())
         return any(n.kind == "partial" or n.kind == "name" and n.args[0] for n in nodes)
 
-    @property
+    @cached_property
     def names(self) -> set:
         return {n.args for n in self.body.walk() if n.kind == "name"}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import attnmath
 from attnmath.page._book import Book
+from attnmath.page._cast import PRIMAL
 from attnmath.page._chapter import Chapter
 from attnmath.page._judge import Verdict
 from attnmath.page._misprints import Tally
@@ -72,7 +73,7 @@ def rests_on(book: Book, verdict: Verdict) -> list[str]:
     names = {n.args[1] for s in verdict.display.statements for n in s.nodes() if n.kind == "name"}
     letters = {cast.rows.get(name, name) for name in names}
     origins = {spec.origin for k, spec in cast.letters.items() if k in letters}
-    return sorted(origins - {"random", "positive", "count", verdict.display.label})
+    return sorted(origins - {*PRIMAL, verdict.display.label})
 
 
 def render(book: Book, verdicts: list[Verdict], tallies: list[Tally], root: Path) -> str:

@@ -8,18 +8,16 @@ import numpy as np
 
 import attnmath
 from attnmath._tolerance import PAGE
+from attnmath.page._cast import Cast
 from attnmath.page._nodes import PageError
 from attnmath.page._scene import Scene
 from attnmath.page._values import largest_gap, plain
 from attnmath.page._vocabulary import is_rule
 
 
-IN_WORDS = {"ell": "loss", "chi": "mask"}  # letters that the code spells out
-
-
-def code_name(prefix: str, letter: str) -> str:
+def code_name(cast: Cast, prefix: str, letter: str) -> str:
     """How the code writes a letter of the page: dO, Q_dot, gamma, dgamma, W_Q."""
-    letter = IN_WORDS.get(letter, letter.replace("^", "_"))
+    letter = cast.names.get(letter, letter.replace("^", "_"))
     return {"": letter, "d": "d" + letter, "dot": letter + "_dot", "dotd": f"d{letter}_dot"}[prefix]
 
 
@@ -32,7 +30,8 @@ def check_function(name: str, statements: tuple, scene: Scene, magnitudes: dict)
     if not is_rule(name):
         raise PageError("label", f"attnmath has no function {name}")
     function = getattr(attnmath, name)
-    names = {code_name(p, k): (p, k) for p in ("", "d", "dot") for k in scene.cast.letters}
+    cast = scene.cast
+    names = {code_name(cast, p, k): (p, k) for p in ("", "d", "dot") for k in cast.letters}
     try:
         out = function(**arguments(function, scene, names))
     except (ValueError, TypeError) as error:
@@ -40,7 +39,7 @@ def check_function(name: str, statements: tuple, scene: Scene, magnitudes: dict)
     lefts = left_sides(statements, scene)
     if not lefts:
         raise PageError("label", "no line says what a letter is: letter = …")
-    results = dict(_results(out)) if hasattr(out, "_asdict") else {code_name(*list(lefts)[-1]): out}
+    results = dict(_results(out)) if hasattr(out, "_asdict") else {code_name(cast, *list(lefts)[-1]): out}
     worst = 0.0
     for key, result in results.items():
         if result is None and key not in names:
@@ -129,4 +128,5 @@ def natural(scene: Scene, prefix: str, letter: str):
     array = scene.letter(prefix, letter)
     spec = scene.cast.letters[letter]
     array = array.reshape(tuple(s for s, a in zip(array.shape, spec.axes) if a != "1"))
-    return plain(array).astype(int) if spec.origin == "count" else array
+    kind = {"count": int, "mask": bool}.get(spec.origin)
+    return plain(array).astype(kind) if kind else array

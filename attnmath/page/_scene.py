@@ -46,8 +46,9 @@ class Scene:
         if origin == "random" and shape != (1, 1):
             return rng.standard_normal(shape)
         size = rng.uniform(0.3, 3.0, shape)  # numbers are divided by: none near zero
-        if origin == "count":
-            return rng.integers(1, 4, shape).astype(float)
+        if origin in ("count", "mask"):
+            low = origin == "count"
+            return rng.integers(low, 2 + 2 * low, shape).astype(float)
         return size if origin == "positive" else size * rng.choice([-1, 1])
 
     def shape(self, letter: str) -> tuple:
