@@ -7,6 +7,19 @@ from attnmath._attention import (
     attention_vjp,
 )
 from attnmath._check import check_jvp, check_vjp
+from attnmath._heads import (
+    Weights,
+    multihead,
+    multihead_jvp,
+    multihead_map,
+    multihead_vjp,
+)
+from attnmath._inputs import (
+    self_attention,
+    self_attention_jvp,
+    self_attention_vjp,
+)
+from attnmath._projections import linear, linear_jvp, linear_vjp
 from attnmath._softmax import (
     log_softmax,
     log_softmax_jvp,
@@ -24,6 +37,7 @@ from attnmath._step import complex_step
 __version__ = "0.1.0"
 
 __all__ = [
+    "Weights",
     "attention",
     "attention_jvp",
     "attention_map",
@@ -31,12 +45,22 @@ __all__ = [
     "check_jvp",
     "check_vjp",
     "complex_step",
+    "linear",
+    "linear_jvp",
+    "linear_vjp",
     "log_softmax",
     "log_softmax_jvp",
     "log_softmax_vjp",
     "logsumexp",
     "logsumexp_jvp",
     "logsumexp_vjp",
+    "multihead",
+    "multihead_jvp",
+    "multihead_map",
+    "multihead_vjp",
+    "self_attention",
+    "self_attention_jvp",
+    "self_attention_vjp",
     "softmax",
     "softmax_jacobian",
     "softmax_jvp",

@@ -14,8 +14,8 @@ from array_api_compat import array_namespace, is_array_api_obj, is_torch_array
 
 from attnmath._arrays import is_number, real, shape
 
-NUMBERS = ("tau", "tau_dot", "gamma", "gamma_dot")  # may be Python numbers
-OUTPUTS = {"dP": "P", "dL": "L", "dLambda": "Lambda", "dO": "O"}
+NUMBERS = ("tau", "tau_dot", "gamma", "gamma_dot", "rho")  # may be Python numbers
+OUTPUTS = {"dP": "P", "dL": "L", "dLambda": "Lambda", "dO": "O", "dY": "Y"}
 
 
 def scores(function: str, A: Any, **others: Any) -> list:
@@ -65,7 +65,31 @@ def head(
     _broadcasts(function, "gamma", gamma, (*leading, n, m))
     given["gamma"] = 1 / math.sqrt(d_k) if gamma is None else gamma
     leading = _leading(function, "V", V, leading, "Q and K")
+    factors(function, given.get("R"), (*leading, n, m))
     return _with_others(function, given, {"dO": (*leading, n, shape(V)[-1])})
+
+
+def factors(function: str, R: Any, need: tuple) -> None:
+    """Dropout's R broadcasts against the scores, and holds numbers."""
+    _broadcasts(function, "R", R, need)
+    if _sees(R, lambda R: ~((R >= 0) & (R < math.inf))):
+        raise ValueError(
+            f"{function}: R of shape {shape(R)} holds NaN, +inf or a number below 0; its"
+            " entries need to be 0 or 1 / (1 - rho)"
+        )
+
+
+def draws(function: str, U: Any, rho: Any) -> list:
+    """The uniform draws U and the rate of dropout, both in [0, 1)."""
+    given = _arrays(function, U=U, rho=rho)
+    U, rho = given.values()
+    if shape(rho) != ():
+        raise ValueError(f"{function}: rho has shape {shape(rho)}; it needs to be a number")
+    for name, x in given.items():
+        if _sees(x, lambda x: (x < 0) | (x >= 1) | (x != x)):
+            what = "is" if is_number(x) else "holds a number that is"
+            raise ValueError(f"{function}: {name} {what} outside of [0, 1); it needs to be inside")
+    return [U, rho]
 
 
 def _arrays(function: str, **given: Any) -> dict:
@@ -74,7 +98,7 @@ def _arrays(function: str, **given: Any) -> dict:
     for name, x in given.items():
         if isinstance(x, np.generic) and name in NUMBERS:
             given[name] = x = x.item()
-        if x is None and (name in ("B", "gamma") or name.endswith("_dot")):
+        if x is None and (name in ("B", "gamma", "R") or name.endswith("_dot")):
             continue
         if name in NUMBERS and is_number(x) and not isinstance(x, bool):
             if not abs(x) < math.inf:
