@@ -1,11 +1,10 @@
-"""Attention with several heads: the projections, the heads, and what puts them together."""
+"""A layer of several heads: projections, attention, and the sum of what they say."""
 
 from typing import NamedTuple
 
-from attnmath._arrays import (
-    Array,
-    Scalar,
-    T,
+from attnmath._arrays import Array, Scalar, T, plus, rowsum, sum_to, times
+from attnmath._layer_arguments import layer
+from attnmath._layer_arrays import (
     each_head,
     from_heads,
     gather,
@@ -13,18 +12,13 @@ from attnmath._arrays import (
     heads_to_bias,
     lifted,
     lowered,
-    plus,
-    rowsum,
-    sum_to,
-    times,
     to_heads,
 )
-from attnmath._layer_arguments import layer
 from attnmath._softmax import softmax
 
 
 class Weights(NamedTuple):
-    """What a layer learns; also what is returned as its gradient, or given as a tangent.
+    """What a layer learns; its gradient and its tangent are Weights as well.
 
     W_Q (H, d, d_k), W_K (G, d_z, d_k), W_V (G, d_z, d_v), W_O (H, d_v, d),
     b_Q (H, d_k), b_K (G, d_k), b_V (G, d_v), b_O (d,); a bias of None is none
@@ -44,9 +38,7 @@ class Weights(NamedTuple):
 
 
 class MultiheadMap(NamedTuple):
-    """What a layer computes: queries, keys, values, weights and output of each head, and
-    the output of the layer.
-    """
+    """What a layer computes: all of each head, and the output of the layer."""
 
     Q: Array
     K: Array
@@ -70,7 +62,7 @@ def multihead_map(
     X: Array, Z: Array, W: Weights, B: Array | None = None, gamma: Scalar | None = None,
     *, R: Array | None = None,
 ) -> MultiheadMap:
-    """The queries, keys, values, weights and output of every head, and the layer's output.
+    """The queries, keys, values, weights, output of every head; the layer's output.
 
     X (..., n, d), Z (..., m, d_z), W Weights, B (..., H, n, m), gamma () or (H,),
     R (..., H, n, m) -> Q (..., H, n, d_k), K (..., G, m, d_k), V (..., G, m, d_v),
@@ -125,7 +117,7 @@ def multihead_vjp(
     X: Array, Z: Array, W: Weights, B: Array | None = None, gamma: Scalar | None = None,
     *, R: Array | None = None, given: MultiheadMap | None = None,
 ) -> MultiheadGradients:
-    """The gradients of the loss in inputs, weights, bias and scale, from that in the output.
+    """The gradients of the loss in all inputs of a layer, from that in its output.
 
     dY (..., n, d), X (..., n, d), Z (..., m, d_z), W Weights, B (..., H, n, m),
     gamma () or (H,), R (..., H, n, m), given MultiheadMap

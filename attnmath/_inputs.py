@@ -14,7 +14,7 @@ from attnmath._layer_arguments import layer
 
 
 class SelfAttentionGradients(NamedTuple):
-    """The gradients of self_attention, each of its argument's shape; None for B = None."""
+    """The gradients of self_attention, each of its argument's shape; or None for dB."""
 
     dX: Array
     dW: Weights
@@ -39,10 +39,11 @@ def self_attention(
 
 
 def self_attention_vjp(
-    dY: Array, X: Array, W: Weights, B: Array | None = None, gamma: Scalar | None = None,
+    dY: Array,
+    X: Array, W: Weights, B: Array | None = None, gamma: Scalar | None = None,
     *, R: Array | None = None, given: MultiheadMap | None = None,
 ) -> SelfAttentionGradients:
-    """The gradients of the loss in tokens, weights, bias and scale: the sum of all paths.
+    """The gradients of the loss in all inputs: in the tokens, the sum of all paths.
 
     dY (..., n, d), X (..., n, d), W Weights, B (..., H, n, n), gamma () or (H,),
     R (..., H, n, n), given MultiheadMap

@@ -1,4 +1,4 @@
-"""What the layer's functions may be given, and one clear sentence for what they may not."""
+"""What a layer may be given, and one clear sentence for what it may not."""
 
 import math
 from typing import Any
@@ -13,6 +13,7 @@ from attnmath._arguments import (
     _sees,
     _shape,
     _with_others,
+    factors,
 )
 from attnmath._arrays import is_number, shape
 
@@ -51,7 +52,7 @@ def layer(
     named = _given(function, named)
     shapes = _shapes(function, named, "X" if Z is X else "Z")
     _scores(function, named, shapes["given.P"])
-    _finite(function, {"X": X, "Z": Z, "R": R, **weights})
+    _finite(function, {"X": X, "Z": Z, **weights})
     if gamma is None:
         named["gamma"] = 1 / math.sqrt(shape(named["W.W_Q"])[-1])
     for name in maps:
@@ -73,8 +74,8 @@ def _parts(function: str, name: str, x: Any, fields: tuple, kind: str) -> dict:
     """The fields of a named tuple, each by its name; a TypeError if it has others."""
     if getattr(x, "_fields", None) != fields:
         raise TypeError(
-            f"{function}: {name} is a {type(x).__name__}; it needs to be {kind}, a named"
-            f" tuple of {', '.join(fields)}"
+            f"{function}: {name} is a {type(x).__name__}; it needs to be {kind}, a"
+            f" named tuple of {', '.join(fields)}"
         )
     return {f"{name}.{field}": part for field, part in zip(fields, x)}
 
@@ -96,7 +97,7 @@ def _maps(function: str, given: Any = None) -> dict:
 
 
 def _shapes(function: str, named: dict, Z: str) -> dict:
-    """The shapes of what multihead_map computes, from those of the inputs and weights."""
+    """The shapes of what multihead_map computes; inputs and weights need to fit."""
     x = {name: shape(part) for name, part in named.items() if part is not None}
     _axes(function, "X", named["X"], 2, "(..., n, d)")
     _axes(function, Z, named["Z"], 2, "(..., m, d_z)")
@@ -147,7 +148,7 @@ def _scores(function: str, named: dict, need: tuple) -> None:
     """B, gamma and R fit the scores of all heads."""
     B, gamma, H = named["B"], named["gamma"], need[-3]
     _broadcasts(function, "B", B, need)
-    _broadcasts(function, "R", named["R"], need)
+    factors(function, named["R"], need)
     if gamma is not None and shape(gamma) not in ((), (H,)):
         raise ValueError(
             f"{function}: gamma has shape {shape(gamma)}; it needs () or ({H},), one"
@@ -183,13 +184,14 @@ def _finite(function: str, named: dict) -> None:
 def _packed(function: str, kind: type, named: dict, Y: tuple) -> list:
     """The weights together again, W_dot last; gradients and tangents as needed."""
     weights = kind(*(named.pop(f"W.{name}") for name in WEIGHTS))
-    dots = [(name, named.pop(f"W_dot.{name}")) for name in WEIGHTS if f"W_dot.{name}" in named]
-    dots = [_dot(function, name, dot, getattr(weights, name)) for name, dot in dots]
+    asked = f"W_dot.{WEIGHTS[0]}" in named
+    dots = [named.pop(f"W_dot.{name}", None) for name in WEIGHTS]
     X, Z, *rest = _with_others(function, named, {"dY": Y})
-    return [X, Z, weights, *rest, *([kind(*dots)] if dots else [])]
+    dots = (_dot(function, name, *pair) for name, *pair in zip(WEIGHTS, weights, dots))
+    return [X, Z, weights, *rest, *([kind(*dots)] if asked else [])]
 
 
-def _dot(function: str, name: str, dot: Any, w: Any) -> Any:
+def _dot(function: str, name: str, w: Any, dot: Any) -> Any:
     """A tangent of the shape of what it belongs to; zeros for None."""
     out = _with_others(function, {f"W.{name}": w, f"W.{name}_dot": dot}, {})
     return None if w is None or is_number(out[1]) else out[1]

@@ -2,8 +2,9 @@
 
 from typing import NamedTuple
 
-from attnmath._arrays import Array, T, apply, over_tokens, plus, sum_to
+from attnmath._arrays import Array, T, plus, sum_to
 from attnmath._layer_arguments import projection
+from attnmath._layer_arrays import apply, over_tokens
 
 
 class LinearGradients(NamedTuple):
@@ -32,7 +33,7 @@ def linear(X: Array, W: Array, b: Array | None = None) -> Array:
 def linear_vjp(
     dY: Array, X: Array, W: Array, b: Array | None = None
 ) -> LinearGradients:
-    """The gradients of the loss in tokens, matrix and bias, from that in the projection.
+    """The gradients of the loss in tokens, matrix and bias, from that in the output.
 
     dY (..., n, m), X (..., n, d), W (d, m), b (m,)
     -> dX (..., n, d), dW (d, m), db (m,)
