@@ -7,6 +7,12 @@ from attnmath._attention import (
     attention_vjp,
 )
 from attnmath._check import check_jvp, check_vjp
+from attnmath._dropout import (
+    dropout_attention,
+    dropout_attention_jvp,
+    dropout_attention_vjp,
+    dropout_mask,
+)
 from attnmath._heads import (
     Weights,
     multihead,
@@ -18,6 +24,14 @@ from attnmath._inputs import (
     self_attention,
     self_attention_jvp,
     self_attention_vjp,
+)
+from attnmath._masks import (
+    bias,
+    bias_from_multihead,
+    causal_mask,
+    document_mask,
+    padding_mask,
+    window_mask,
 )
 from attnmath._projections import linear, linear_jvp, linear_vjp
 from attnmath._softmax import (
@@ -42,9 +56,17 @@ __all__ = [
     "attention_jvp",
     "attention_map",
     "attention_vjp",
+    "bias",
+    "bias_from_multihead",
+    "causal_mask",
     "check_jvp",
     "check_vjp",
     "complex_step",
+    "document_mask",
+    "dropout_attention",
+    "dropout_attention_jvp",
+    "dropout_attention_vjp",
+    "dropout_mask",
     "linear",
     "linear_jvp",
     "linear_vjp",
@@ -58,6 +80,7 @@ __all__ = [
     "multihead_jvp",
     "multihead_map",
     "multihead_vjp",
+    "padding_mask",
     "self_attention",
     "self_attention_jvp",
     "self_attention_vjp",
@@ -65,4 +88,5 @@ __all__ = [
     "softmax_jacobian",
     "softmax_jvp",
     "softmax_vjp",
+    "window_mask",
 ]
