@@ -13,11 +13,17 @@ import pytest
 import attnmath
 
 PACKAGE = Path(attnmath.__file__).parent
-FORMULAS = ("_softmax", "_attention")
+FORMULAS = ("_softmax", "_attention", "_projections", "_heads", "_inputs")
 CHAPTER = {"attention": "attention_map", "attention_map": "attention_map", "attention_vjp": "attention",
            "attention_jvp": "attention", "complex_step": "checking", "check_vjp": "checking",
-           "check_jvp": "checking"}  # fmt: skip
-functions = pytest.mark.parametrize("name", attnmath.__all__)
+           "check_jvp": "checking",
+           **dict.fromkeys(("linear", "linear_vjp", "linear_jvp"), "projections"),
+           **dict.fromkeys(("multihead_map", "multihead", "multihead_vjp", "multihead_jvp"), "heads"),
+           **dict.fromkeys(("self_attention", "self_attention_vjp", "self_attention_jvp"), "inputs"),
+           }  # fmt: skip
+FUNCTIONS = [name for name in attnmath.__all__ if not inspect.isclass(getattr(attnmath, name))]
+ARGUMENTS = r"\b(scores|head|projection|layer|dict)\(|= dots$|^found = "  # lines that only check and name
+functions = pytest.mark.parametrize("name", FUNCTIONS)
 
 
 def imports(module):
@@ -39,6 +45,10 @@ def test_dependencies_point_one_way():
     assert own == {
         "_tolerance": set(), "_arrays": set(), "_arguments": {"_arrays"},
         "_softmax": {"_arguments", "_arrays"}, "_attention": {"_arguments", "_arrays", "_softmax"},
+        "_layer_arrays": {"_arrays"}, "_layer_arguments": {"_arguments", "_arrays"},
+        "_projections": {"_arrays", "_layer_arguments", "_layer_arrays"},
+        "_heads": {"_arrays", "_layer_arguments", "_layer_arrays", "_softmax"},
+        "_inputs": {"_arrays", "_heads", "_layer_arguments"},
         "_step": {"_tolerance"}, "_problem": {"_step", "_tolerance"},
         "_check": {"_problem", "_step", "_tolerance"},
     }  # fmt: skip
@@ -61,7 +71,7 @@ def test_formulas_are_short_and_fit_a_page(module):
         if isinstance(node, ast.FunctionDef):
             lines = ast.unparse(node.body[1:]).splitlines() if node.body[1:] else []
             formulas = [x for x in node.body[1:] if not isinstance(x, ast.Return)
-                        and not re.search(r"\b(scores|head|dict)\(|= dots$|^found = ", ast.unparse(x))]  # fmt: skip
+                        and not re.search(ARGUMENTS, ast.unparse(x))]  # fmt: skip
             assert 1 <= len(formulas) + 1 <= 10 and len(lines) <= 12, node.name
     source = (PACKAGE / f"{module}.py").read_text("utf-8")
     assert all(len(line) <= 88 for line in source.splitlines())
@@ -100,28 +110,56 @@ def test_every_function_is_typed(name):
     assert all(p.annotation is not p.empty for p in signature.parameters.values())
 
 
+def positional(name):
+    parameters = inspect.signature(getattr(attnmath, name)).parameters.values()
+    return [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
+
+
 @functions
 def test_one_signature_for_every_derivative(name):
-    parameters = list(inspect.signature(getattr(attnmath, name)).parameters)
+    parameters = positional(name)
     if name.startswith("check_") or not name.endswith(("_vjp", "_jvp")):
         return
-    forward = list(inspect.signature(getattr(attnmath, name[:-4])).parameters)
+    forward = positional(name[:-4])
     if name.endswith("_vjp"):
         assert parameters[0].startswith("d") and parameters[1:] == forward
     else:
         assert parameters == [f"{x}_dot" for x in forward] + forward
 
 
+SHAPES = dict(Q=(2, 4, 3), K=(5, 3), V=(5, 2), B=(4, 5), A=(4, 5), dP=(4, 5), dL=(4,), dO=(2, 4, 2),
+              dLambda=(4, 5), tau=(), gamma=())  # fmt: skip
+WEIGHTS = attnmath.Weights((4, 7, 3), (2, 6, 3), (2, 6, 8), (4, 8, 7), (4, 3), None, (2, 8), (7,))
+OWN = {  # what has other shapes in the functions of this name
+    "linear": dict(X=(2, 4, 3), W=(3, 5), b=(5,), dY=(2, 4, 5)),
+    "multihead": dict(X=(2, 5, 7), Z=(2, 3, 6), W=WEIGHTS, B=(5, 3), gamma=(4,), R=(5, 3), dY=(2, 5, 7)),
+    "self_attention": dict(X=(2, 5, 6), W=WEIGHTS._replace(W_Q=(4, 6, 3), W_O=(4, 8, 6), b_O=(6,)), B=(5, 5),
+                           R=(5, 5), dY=(2, 5, 6)),
+}  # fmt: skip
+
+
 def arguments(name):
     """An array or number for each parameter of a function, with a masked score and an empty row."""
     rng = np.random.default_rng(4)
-    shapes = dict(Q=(2, 4, 3), K=(5, 3), V=(5, 2), B=(4, 5), A=(4, 5), dP=(4, 5), dL=(4,), dO=(2, 4, 2),
-                  dLambda=(4, 5), tau=(), gamma=())  # fmt: skip
+
+    def made(shape):
+        if isinstance(shape, attnmath.Weights):
+            return shape._make(map(made, shape))
+        return None if shape is None else rng.normal(size=shape)
+
+    shapes = SHAPES | OWN.get(re.sub("_(map|vjp|jvp)$", "", name), {})
     parameters = inspect.signature(getattr(attnmath, name)).parameters
-    x = {p: rng.normal(size=shapes[p.removesuffix("_dot")]) for p in parameters}
+    x = {p: made(shapes[p.removesuffix("_dot")]) for p in parameters if p != "given"}
     for p in x.keys() & {"A", "B"}:
         x[p][1] = x[p][0, 2] = -np.inf
+    if "R" in x:
+        x["R"] = np.abs(x["R"])
     return x
+
+
+def arrays(x):
+    """All arrays in what is given or returned."""
+    return [a for part in x for a in arrays(part)] if isinstance(x, tuple) else [] if x is None else [x]
 
 
 @functions
@@ -129,11 +167,12 @@ def test_inputs_are_never_modified_nor_returned(name):
     if name.startswith("check_") or name == "complex_step":
         return
     x = arguments(name)
-    before = {p: a.copy() for p, a in x.items()}
-    for a in x.values():
+    given = arrays(tuple(x.values()))
+    before = [a.copy() for a in given]
+    for a in given:
         a.setflags(write=False)
     out = getattr(attnmath, name)(**x)
-    assert all(np.array_equal(x[p], before[p]) for p in x)
-    for y in out if isinstance(out, tuple) else (out,):
-        assert not any(np.shares_memory(y, a) for a in x.values())
+    assert all(np.array_equal(a, b) for a, b in zip(given, before))
+    for y in arrays(out):
+        assert not any(np.shares_memory(y, a) for a in given)
         assert not np.isnan(y).any()
