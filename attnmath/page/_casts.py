@@ -6,6 +6,7 @@ Sizes are pairwise distinct and never 1, but for the settings that ask for n = m
 import numpy as np
 
 from attnmath.page._cast import Cast, Letter, Setting
+from attnmath.page._casts_depth import DECODER, GAUGE, MERGED
 from attnmath.page._casts_layer import CONCATENATION, GROUPED, LAYER, LINEAR, LINEAR_BATCH, SELF
 
 
@@ -164,6 +165,7 @@ CHAPTERS = {
     "scale": (HEAD,),
     "projections": (LINEAR, LINEAR_BATCH, LAYER),
     "heads": (CONCATENATION, LAYER, GROUPED),
-    "inputs": (SELF, LAYER),
-    "laws": (LAYER, GROUPED, SELF),
+    "inputs": (SELF, MERGED),
+    "cross": (DECODER, LAYER),
+    "laws": (GAUGE, LAYER, GROUPED, SELF),
 }
