@@ -13,16 +13,19 @@ import pytest
 import attnmath
 
 PACKAGE = Path(attnmath.__file__).parent
-FORMULAS = ("_softmax", "_attention", "_projections", "_heads", "_inputs")
+FORMULAS = ("_softmax", "_attention", "_projections", "_heads", "_inputs", "_blocks")
 CHAPTER = {"attention": "attention_map", "attention_map": "attention_map", "attention_vjp": "attention",
            "attention_jvp": "attention", "complex_step": "checking", "check_vjp": "checking",
            "check_jvp": "checking",
            **dict.fromkeys(("linear", "linear_vjp", "linear_jvp"), "projections"),
            **dict.fromkeys(("multihead_map", "multihead", "multihead_vjp", "multihead_jvp"), "heads"),
            **dict.fromkeys(("self_attention", "self_attention_vjp", "self_attention_jvp"), "inputs"),
+           **{name + kind: "blocks" for name in ("layer_norm", "silu", "mlp", "cross_entropy")
+              for kind in ("", "_vjp", "_jvp")},
            }  # fmt: skip
 FUNCTIONS = [name for name in attnmath.__all__ if not inspect.isclass(getattr(attnmath, name))]
-ARGUMENTS = r"\b(scores|head|projection|layer|dict)\(|= dots$|^found = "  # lines that only check and name
+ARGUMENTS = (r"\b(scores|head|projection|layer|norm|entries|network|targets|dict)\("
+             r"|= dots$|^found = ")  # lines that only check and name
 functions = pytest.mark.parametrize("name", FUNCTIONS)
 
 
@@ -49,8 +52,11 @@ def test_dependencies_point_one_way():
         "_projections": {"_arrays", "_layer_arguments", "_layer_arrays"},
         "_heads": {"_arrays", "_layer_arguments", "_layer_arrays", "_softmax"},
         "_inputs": {"_arrays", "_heads", "_layer_arguments"},
-        "_step": {"_tolerance"}, "_problem": {"_step", "_tolerance"},
-        "_check": {"_problem", "_step", "_tolerance"},
+        "_block_arguments": {"_arguments", "_arrays"},
+        "_blocks": {"_arrays", "_block_arguments", "_projections", "_softmax"},
+        "_training": {"_blocks", "_heads", "_inputs", "_projections"},
+        "_step": {"_tolerance"}, "_leaves": set(), "_problem": {"_leaves", "_step", "_tolerance"},
+        "_check": {"_leaves", "_problem", "_step", "_tolerance"},
     }  # fmt: skip
 
 
@@ -135,6 +141,10 @@ OWN = {  # what has other shapes in the functions of this name
     "multihead": dict(X=(2, 5, 7), Z=(2, 3, 6), W=WEIGHTS, B=(5, 3), gamma=(4,), R=(5, 3), dY=(2, 5, 7)),
     "self_attention": dict(X=(2, 5, 6), W=WEIGHTS._replace(W_Q=(4, 6, 3), W_O=(4, 8, 6), b_O=(6,)), B=(5, 5),
                            R=(5, 5), dY=(2, 5, 6)),
+    "layer_norm": dict(X=(2, 4, 3), alpha=(3,), beta=(3,), epsilon=(), dY=(2, 4, 3)),
+    "silu": dict(U=(2, 4), dF=(2, 4)),
+    "mlp": dict(X=(2, 4, 3), W_U=(3, 5), b_U=(5,), W_D=(5, 3), b_D=(3,), dY=(2, 4, 3)),
+    "cross_entropy": dict(E=(4, 5), dloss=()),
 }  # fmt: skip
 
 
@@ -152,8 +162,10 @@ def arguments(name):
     x = {p: made(shapes[p.removesuffix("_dot")]) for p in parameters if p != "given"}
     for p in x.keys() & {"A", "B"}:
         x[p][1] = x[p][0, 2] = -np.inf
-    if "R" in x:
-        x["R"] = np.abs(x["R"])
+    for p in x.keys() & {"R", "epsilon"}:
+        x[p] = np.abs(x[p])
+    if "E" in x:  # what is hidden is no target
+        x["E"] = np.where(np.isneginf(x["A"]), 0, x["E"])
     return x
 
 
