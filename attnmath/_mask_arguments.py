@@ -56,6 +56,8 @@ def counts(caller: str, name: str, x: Any, most: int) -> Array:
 def allowed_and_added(caller: str, mask: Any, added: Any, like: Any) -> tuple:
     """The masks, True = may attend, and the numbers that are added to the scores."""
     masks = mask if isinstance(mask, tuple) else (mask,)
+    if not masks:
+        raise ValueError(f"{caller}: mask is an empty tuple; it needs one mask at least")
     for x in masks:
         _boolean(caller, x)
     if added is not None:
@@ -96,14 +98,14 @@ def _boolean(caller: str, x: Any) -> None:
         )
 
 
-def _numbers(caller: str, name: str, x: Any) -> None:
+def _numbers(caller: str, name: str, x: Any, booleans: str = "") -> None:
     """x is an array of floating-point numbers or -inf."""
     kinds = ("real floating", "complex floating")
     if not is_array_api_obj(x) or not array_namespace(x).isdtype(x.dtype, kinds):
         kind = f"has dtype {_dtype(x)}" if is_array_api_obj(x) else f"is a {type(x).__name__}"
         raise TypeError(
-            f"{caller}: {name} {kind}; it needs to be an array of floating-point"
-            " numbers, which are added to the scores"
+            f"{caller}: {name} {kind}; it needs to be an array of {booleans}"
+            "floating-point numbers, which are added to the scores"
         )
     if _sees(x, lambda x: ~(x < math.inf)):
         raise ValueError(
@@ -115,7 +117,7 @@ def _numbers(caller: str, name: str, x: Any) -> None:
 def _hides_or_adds(caller: str, name: str, x: Any) -> None:
     if is_array_api_obj(x) and _is_boolean(x):
         return
-    _numbers(caller, name, x)
+    _numbers(caller, name, x, "booleans, True where a query may not attend, or of ")
     if _sees(x == 1, lambda ones: ones) and not _sees(x, lambda x: (x != 0) & (x != 1)):
         raise ValueError(
             f"{caller}: {name} holds only 0 and 1, which would be added to the scores; a"
