@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import is_array_api_obj
 
+from attnmath._leaves import all_leaves, fits, on_leaves
 from attnmath._problem import Problem, parameters_of
 from attnmath._step import finite, flat, numpy_of, parts
 from attnmath._tolerance import CONDITION, ROUNDINGS, UNIT_ROUNDOFF
@@ -24,8 +25,9 @@ def check_vjp(
 
     f(*x, **constants) -> Y, f_vjp(dY, *x, **constants) -> one gradient for each x
 
-    An argument is an array of float64, a number, or None, which has no gradient (that
-    of a number's default is not checked). Arguments left out keep f's defaults and are
+    An argument is an array of float64, a number, None, which has no gradient (that of a
+    number's default is not checked), or a named tuple of these, whose gradient is such
+    a tuple and is compared field by field. Arguments left out keep f's defaults and are
     not checked. dY is drawn at random from the seed, or given; a tuple if f returns a
     tuple. f is run once for each entry of x. Raises AssertionError, naming the
     gradient, its error and what is allowed: a small multiple of the unit roundoff times
@@ -35,15 +37,14 @@ def check_vjp(
     """
     problem = Problem("check_vjp", f, x, constants)
     dY = problem.cotangent(dY, seed)
-    found = problem.run("f_vjp", f_vjp, ["dY", *problem.names], (dY, *x))
-    names = getattr(found, "_fields", ["d" + name for name in problem.names])
-    found = found if isinstance(found, tuple | list) else (found,)
-    _check_count(problem, len(found))
+    found = problem.run(
+        "f_vjp", on_leaves(f_vjp, None, *x), ["dY", *problem.names], (dY, *problem.x)
+    )
     w, Y = problem.weights(dY), finite(flat(problem.Y))
-    for k, (name, dx) in enumerate(zip(names, found[: len(x)])):
-        if not _is_due(name, dx, problem.names[k], x[k]):
+    for k, (name, dx) in enumerate(_gradients(problem, found)):
+        if not _is_due(name, dx, problem.names[k], problem.x[k]):
             continue
-        got = _values(name, dx, np.shape(x[k]), problem.names[k])
+        got = _values(name, dx, np.shape(problem.x[k]), problem.names[k])
         J = problem.jacobian(k)
         problem.check_analytic(k)
         error = abs(got.ravel() - w @ J)
@@ -80,12 +81,13 @@ def check_jvp(
     dots = problem.tangents(x_dot, seed)
     names = [name + "_dot" for name in problem.names]
     left_out = (None,) * (_number_of_tangents(f_jvp, len(x)) - len(x))
+    f_jvp = on_leaves(f_jvp, *x, *left_out, *x)
     there = [k for k, dot in enumerate(dots) if dot is not None]
     for k in there:
         moving = (d if i == k or d is None else 0 * d for i, d in enumerate(dots))
-        _check_along(f_jvp, problem, [k], (*moving, *left_out, *x), dots, names)
+        _check_along(f_jvp, problem, [k], (*moving, *left_out, *problem.x), dots, names)
     if len(there) > 1:
-        _check_along(f_jvp, problem, there, (*dots, *left_out, *x), dots, names)
+        _check_along(f_jvp, problem, there, (*dots, *left_out, *problem.x), dots, names)
 
 
 def _check_along(
@@ -147,12 +149,19 @@ def _count(number: int, thing: str) -> str:
     return f"{number} {thing}" + "s" * (number != 1)
 
 
-def _check_count(problem: Problem, count: int) -> None:
-    """One gradient for each argument; those of arguments left out may follow."""
-    x = len(problem.x)
+def _gradients(problem: Problem, found: Any) -> zip:
+    """One gradient for each argument, field by field; of those left out, more."""
+    names = getattr(found, "_fields", ["d" + name for name in problem.arguments])
+    found = found if isinstance(found, tuple | list) else (found,)
+    x, count = len(problem.whole), len(found)
     if not x <= count <= max(x, problem.parameters):
         counts = f"{_count(count, 'gradient')} for {_count(x, 'argument')}"
-        raise AssertionError(f"f_vjp returns {counts} ({', '.join(problem.names)})")
+        raise AssertionError(f"f_vjp returns {counts} ({', '.join(problem.arguments)})")
+    for name, argument, dx in zip(names, problem.whole, found):
+        if not fits(dx, argument):
+            needs = f"it needs the fields {', '.join(argument._fields)}"
+            raise AssertionError(f"{name} is a {type(dx).__name__}; {needs}")
+    return zip(*all_leaves(names, found, problem.whole))
 
 
 def _is_due(name: str, dx: Any, argument: str, x: Any) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from attnmath._leaves import all_leaves, fits, on_leaves
 from attnmath._step import (
     check_argument,
     check_shape,
@@ -29,12 +30,15 @@ class Problem:
     """A function f, its arguments x and constants, and who asks."""
 
     def __init__(self, caller: str, f: Callable, x: tuple, constants: dict):
-        self.caller, self.f, self.x, self.constants = caller, f, x, constants
-        self.parameters, self.names = names_of(f, len(x))
+        self.caller, self.whole, self.constants = caller, x, constants
+        self.parameters, self.arguments = names_of(f, len(x))
+        self.f = on_leaves(f, *x)
+        self.names, parts_of_x = all_leaves(self.arguments, x, x)
+        self.x = x = tuple(parts_of_x)
         for name, argument in zip(self.names, x):
             if argument is not None:
                 check_argument(caller, name, argument)
-        self.Y = self.run("f", f, self.names, x)
+        self.Y = self.run("f", self.f, self.names, x)
         if not all(y is None or is_real(y) for y in parts(self.Y)):
             raise TypeError(f"{caller}: f returns something else than real numbers")
         if np.isnan(flat(self.Y)).any():
@@ -106,14 +110,19 @@ class Problem:
         if x_dot is None:
             rng = np.random.default_rng(seed)
             return [each(lambda a: random_like(a, rng), a) for a in self.x]
-        if not isinstance(x_dot, tuple | list) or len(x_dot) != len(self.x):
-            needs = f"a tangent for each of the {len(self.x)} arguments, in a tuple"
+        if not isinstance(x_dot, tuple | list) or len(x_dot) != len(self.whole):
+            needs = f"a tangent for each of the {len(self.whole)} arguments, in a tuple"
             raise ValueError(f"{self.caller}: x_dot needs {needs}")
+        for name, x, dot in zip(self.arguments, self.whole, x_dot):
+            if not fits(dot, x):
+                needs = f"the fields of {name}, {', '.join(x._fields)}"
+                raise ValueError(f"{self.caller}: {name}_dot needs {needs}")
+        x_dot = all_leaves(self.arguments, x_dot, self.whole)[1]
         for name, a, dot in zip(self.names, self.x, x_dot):
             if dot is not None:
                 check_argument(self.caller, name + "_dot", dot)
                 check_shape(self.caller, name + "_dot", dot, np.shape(a), name)
-        return list(x_dot)
+        return x_dot
 
     def height(self, k: int) -> float:
         """The size of argument k: of its largest entry, and 1 at least."""

@@ -505,3 +505,77 @@ def test_functions_without_a_signature_can_be_checked():
             return x_dot * np.exp(x)
 
     check_jvp(OpaqueTangent(), Opaque(), X)
+
+
+# ---- arguments that are named tuples -----------------------------------------------------------
+
+Pair = namedtuple("Pair", "F c")
+Model = namedtuple("Model", "pair scale nothing", defaults=[None])
+MODEL = Model(Pair(F, rng.normal(size=5)), 1.5)
+
+
+def model(X, W, offset=0.0):
+    return W.scale * X @ W.pair.F + W.pair.c + offset
+
+
+def model_vjp(dY, X, W, offset=0.0, wrong=""):
+    parts = dict(F=W.scale * X.T @ dY, c=dY.sum(0), scale=(dY * (X @ W.pair.F)).sum(), X=W.scale * dY @ W.pair.F.T)
+    parts = {name: x * (1 + 1e-9 * (name == wrong)) for name, x in parts.items()}
+    return parts["X"], Model(Pair(parts["F"], parts["c"]), parts["scale"]), dY.sum()
+
+
+def model_jvp(X_dot, W_dot, X, W, wrong=""):
+    (F_dot, c_dot), scale_dot, _ = W_dot
+    terms = dict(X=W.scale * X_dot @ W.pair.F, F=W.scale * X @ F_dot, c=c_dot, scale=scale_dot * X @ W.pair.F)
+    return sum(x * (1 + 1e-9 * (name == wrong)) for name, x in terms.items())
+
+
+@pytest.mark.parametrize("array", ARRAYS[:2])
+def test_named_tuples_are_arguments(array):
+    W = Model(Pair(*map(array, MODEL.pair)), MODEL.scale)
+    check_vjp(model_vjp, model, array(X), W)
+    check_jvp(model_jvp, model, array(X), W)
+
+
+@pytest.mark.parametrize("wrong, name", [("F", "dW.pair.F"), ("c", "dW.pair.c"), ("scale", "dW.scale"), ("X", "dX")])
+def test_a_wrong_field_is_refused_by_its_name(wrong, name):
+    names = namedtuple("Gradients", "dX dW doffset")
+    for found in (tuple, names._make):
+        with pytest.raises(AssertionError, match=f"^{name}: the (largest )?error is"):
+            check_vjp(lambda *x, found=found: found(model_vjp(*x, wrong=wrong)), model, X, MODEL, 0.5)
+    along = name.removeprefix("d") + "_dot"
+    with pytest.raises(AssertionError, match=f"^Y_dot along {along}: the largest error is"):
+        check_jvp(lambda *x: model_jvp(*x, wrong=wrong), model, X, MODEL)
+
+
+@pytest.mark.parametrize("change, sentence", [
+    (lambda dW: dW.pair, "dW is a Pair; it needs the fields pair, scale, nothing"),
+    (tuple, "dW is a tuple; it needs the fields pair, scale, nothing"),
+    (lambda dW: dW._replace(pair=tuple(dW.pair)), "dW is a Model; it needs the fields pair, scale, nothing"),
+    (lambda dW: None, "dW.pair.F is None; W.pair.F has a gradient of shape (3, 5)"),
+    (lambda dW: dW._replace(nothing=X), "dW.nothing has shape (4, 3), but W.nothing is None;"
+                                        " dW.nothing needs to be None"),
+    (lambda dW: dW._replace(pair=Pair(dW.pair.F, X)), "dW.pair.c has shape (4, 3); it needs (5,), the shape of"
+                                                      " W.pair.c"),
+    (lambda dW: dW._replace(scale=None), "dW.scale is None; W.scale has a gradient of shape ()"),
+])  # fmt: skip
+def test_what_has_not_the_fields_is_refused_in_words(change, sentence):
+    def wrong(dY, X, W):
+        dX, dW, _ = model_vjp(dY, X, W)
+        return dX, change(dW)
+    with pytest.raises(AssertionError) as caught:
+        check_vjp(wrong, model, X, MODEL)
+    assert str(caught.value) == sentence
+
+
+def test_the_tangent_of_a_named_tuple_has_its_fields():
+    check_jvp(model_jvp, model, X, MODEL, x_dot=(X, MODEL))
+    one = MODEL._replace(pair=Pair(None, MODEL.pair.c))
+    check_jvp(lambda X_dot, W_dot, X, W: W_dot.scale * X @ W.pair.F + W_dot.pair.c, model, X, MODEL, x_dot=(None, one))
+    with pytest.raises(ValueError) as caught:
+        check_jvp(model_jvp, model, X, MODEL, x_dot=(X, MODEL.pair))
+    assert str(caught.value) == "check_jvp: W_dot needs the fields of W, pair, scale, nothing"
+    with pytest.raises(ValueError, match="^check_jvp: x_dot needs a tangent for each of the 2 arguments, in a tuple$"):
+        check_jvp(model_jvp, model, X, MODEL, x_dot=(X, F, MODEL.pair.c))
+    with pytest.raises(AssertionError, match="^f modifies its argument W.pair.c$"):
+        check_jvp(model_jvp, lambda X, W: spoil(W.pair.c) + X @ W.pair.F, X, MODEL)

@@ -13,7 +13,7 @@ import pytest
 import attnmath
 
 PACKAGE = Path(attnmath.__file__).parent
-FORMULAS = ("_softmax", "_attention", "_projections", "_heads", "_inputs", "_blocks")
+FORMULAS = ("_softmax", "_attention", "_projections", "_heads", "_inputs", "_blocks", "_dropout")
 CHAPTER = {"attention": "attention_map", "attention_map": "attention_map", "attention_vjp": "attention",
            "attention_jvp": "attention", "complex_step": "checking", "check_vjp": "checking",
            "check_jvp": "checking",
@@ -22,9 +22,12 @@ CHAPTER = {"attention": "attention_map", "attention_map": "attention_map", "atte
            **dict.fromkeys(("self_attention", "self_attention_vjp", "self_attention_jvp"), "inputs"),
            **{name + kind: "blocks" for name in ("layer_norm", "silu", "mlp", "cross_entropy")
               for kind in ("", "_vjp", "_jvp")},
+           **dict.fromkeys(("causal_mask", "window_mask", "padding_mask", "document_mask", "bias",
+                            "bias_from_multihead"), "masks"),
+           **{"dropout_" + name: "dropout" for name in ("mask", "attention", "attention_vjp", "attention_jvp")},
            }  # fmt: skip
 FUNCTIONS = [name for name in attnmath.__all__ if not inspect.isclass(getattr(attnmath, name))]
-ARGUMENTS = (r"\b(scores|head|projection|layer|norm|entries|network|targets|dict)\("
+ARGUMENTS = (r"\b(scores|head|projection|layer|norm|entries|network|targets|draws|dict)\("
              r"|= dots$|^found = ")  # lines that only check and name
 functions = pytest.mark.parametrize("name", FUNCTIONS)
 
@@ -54,6 +57,8 @@ def test_dependencies_point_one_way():
         "_inputs": {"_arrays", "_heads", "_layer_arguments"},
         "_block_arguments": {"_arguments", "_arrays"},
         "_blocks": {"_arrays", "_block_arguments", "_projections", "_softmax"},
+        "_mask_arguments": {"_arguments", "_arrays"}, "_masks": {"_arrays", "_mask_arguments"},
+        "_dropout": {"_arguments", "_arrays", "_attention", "_softmax"},
         "_training": {"_blocks", "_heads", "_inputs", "_projections"},
         "_step": {"_tolerance"}, "_leaves": set(), "_problem": {"_leaves", "_step", "_tolerance"},
         "_check": {"_leaves", "_problem", "_step", "_tolerance"},

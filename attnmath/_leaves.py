@@ -1,0 +1,47 @@
+"""Arguments that are named tuples: taken apart into their fields, and put together."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+def is_branch(x: Any) -> bool:
+    """Whether x is a named tuple."""
+    return isinstance(x, tuple) and hasattr(x, "_fields")
+
+
+def fits(x: Any, like: Any) -> bool:
+    """Whether x has the fields of `like`, or is None."""
+    if not is_branch(like) or x is None:
+        return True
+    own = getattr(x, "_fields", None)
+    return own == like._fields and all(map(fits, x, like))
+
+
+def leaves(name: str, x: Any, like: Any) -> list:
+    """The parts of x, field by field as in `like`, each with its name."""
+    if not is_branch(like):
+        return [(name, x)]
+    parts = like._make([None] * len(like)) if x is None else x
+    names = [f"{name}.{field}" for field in like._fields]
+    return [leaf for fields in zip(names, parts, like) for leaf in leaves(*fields)]
+
+
+def all_leaves(names: Sequence, x: Sequence, likes: Sequence) -> tuple[list, list]:
+    """The names and the parts of several arguments."""
+    found = [leaf for one in zip(names, x, likes) for leaf in leaves(*one)]
+    return [name for name, part in found], [part for name, part in found]
+
+
+def folded(parts: Sequence, likes: Sequence) -> list:
+    """The parts as the fields of what they were taken from."""
+    left = iter(parts)
+
+    def fold(like: Any) -> Any:
+        return like._make(map(fold, like)) if is_branch(like) else next(left)
+
+    return [fold(like) for like in likes]
+
+
+def on_leaves(f: Callable, *likes: Any) -> Callable:
+    """f as a function of the parts of its arguments, which are like these."""
+    return lambda *parts, **constants: f(*folded(parts, likes), **constants)

@@ -1,0 +1,39 @@
+"""Named tuples taken apart and put together."""
+
+from collections import namedtuple
+
+import pytest
+
+from attnmath._leaves import all_leaves, fits, folded, is_branch, leaves, on_leaves
+
+Pair = namedtuple("Pair", "a b")
+Three = namedtuple("Three", "x y z")
+TREE = Three(1, Pair(2, 3), None)
+
+
+@pytest.mark.parametrize("x, want", [(TREE, True), ((1, 2), False), ([1], False), (1, False), (None, False)])
+def test_only_a_named_tuple_has_fields(x, want):
+    assert is_branch(x) is want
+
+
+def test_leaves_have_the_names_of_all_fields_above():
+    assert leaves("W", TREE, TREE) == [("W.x", 1), ("W.y.a", 2), ("W.y.b", 3), ("W.z", None)]
+    assert leaves("W", None, TREE) == [("W.x", None), ("W.y.a", None), ("W.y.b", None), ("W.z", None)]
+    assert leaves("W", Three(5, None, 6), TREE)[1:] == [("W.y.a", None), ("W.y.b", None), ("W.z", 6)]
+    assert leaves("X", (1, 2), 3.0) == [("X", (1, 2))]
+    assert all_leaves(["X", "W"], [7, Pair(8, 9)], [0, Pair(0, 0)]) == (["X", "W.a", "W.b"], [7, 8, 9])
+    assert all_leaves([], [], []) == ([], [])
+
+
+@pytest.mark.parametrize("x, want", [
+    (TREE, True), (None, True), (Three(0, None, 0), True), (Pair(1, 2), False), (tuple(TREE), False), (4, False),
+    (Three(0, 5, 0), False), (Three(Pair(1, 2), Pair(1, 2), Pair(1, 2)), True),
+])  # fmt: skip
+def test_fits(x, want):
+    assert fits(x, TREE) is want and fits(x, 1.0)
+
+
+def test_folded_is_the_way_back():
+    assert folded([1, 2, 3, None, 4], [TREE, 0]) == [TREE, 4]
+    assert type(folded([1, 2], [Pair(0, 0)])[0]) is Pair
+    assert on_leaves(lambda d, W, c=0: (d, W, c), None, TREE)(9, 1, 2, 3, None, c=5) == (9, TREE, 5)
