@@ -19,8 +19,13 @@ FREE = (Setting("signed", 1), Setting("positive", 2))
 class Book:
     """All chapters, and the scenes in which their displays are run."""
 
-    def __init__(self, chapters: list[Chapter], casts: dict[str, tuple[Cast, ...]]):
-        self.chapters, self.casts = chapters, casts
+    def __init__(
+        self,
+        chapters: list[Chapter],
+        casts: dict[str, tuple[Cast, ...]],
+        before: "Book | None" = None,  # which differs in a display
+    ):
+        self.chapters, self.casts, self.before = chapters, casts, before
         self.displays = {d.label: d for c in chapters for d in c.displays}
         self._scenes: dict = {}
 
@@ -49,6 +54,9 @@ class Book:
                 message = f"{spec.origin} defines {letter} of the cast {cast.name!r}; it is missing"
                 raise PageError("letter", message)
             definitions[letter] = found
+        old = self.before.scenes(cast, kind) if self.before else ()
+        if old and old[0].keeps(definitions):
+            return tuple(scene.redefined(definitions) for scene in old)
         settings = FREE if kind is Independent else cast.settings
         with np.errstate(all="ignore"):
             scenes = tuple(kind(cast, setting, definitions) for setting in settings)
@@ -85,7 +93,7 @@ class Book:
             )
             for chapter in self.chapters
         ]
-        return Book(chapters, self.casts)
+        return Book(chapters, self.casts, before=self)
 
     def paired(self, statements: tuple, scene: Scene) -> Scene:
         """The loss of a display pairs the outputs whose cotangents stand in it."""

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -104,15 +105,38 @@ class Judged:
         """
         changed = replace(self.display, text=text)
         book = self.book.with_display(changed)
-        displays = sorted(book.displays.values(), key=lambda d: d.label != changed.label)
         try:
-            for display in displays:
-                casts = book.casts.get(Path(display.path).stem, ())
-                if self.cast in casts and book.cast_of(display) is self.cast:
-                    hold(book, display.label, display.statements, book.scenes(self.cast))
+            for display in (changed, *self.speaking):
+                hold(book, display.label, display.statements, book.scenes(self.cast))
         except PageError:
             return True
         return False
+
+    @cached_property
+    def speaking(self) -> list[Display]:
+        """The other displays that speak of what this one defines, plainest first."""
+        scene = self.scenes[0]
+        mine = [k for k, s in self.cast.letters.items() if s.origin == self.display.label]
+        late = all(scene.definitions[k].is_late for k in mine)
+        moved = {letter for k in mine for letter in scene.downstream(k)}
+        found = []
+        for display in self.book.displays.values():
+            if display.label == self.display.label or not self.is_mine(display):
+                continue
+            names = {n.args for s in display.statements for n in s.nodes() if n.kind == "name"}
+            plain = {self.cast.rows.get(name, name) for prefix, name in names if not prefix}
+            derived = not late and any(prefix for prefix, _ in names)
+            if plain & moved or derived:
+                found.append((not plain & set(mine), derived, len(found), display))
+        return [display for *_, display in sorted(found, key=lambda item: item[:3])]
+
+    def is_mine(self, display: Display) -> bool:
+        """Whether a display is run on this cast."""
+        casts = self.book.casts.get(Path(display.path).stem, ())
+        try:
+            return self.cast in casts and self.book.cast_of(display) is self.cast
+        except PageError:
+            return False
 
     def changed(self, statements: tuple) -> tuple | None:
         """The statements that a misprint touches; None for all."""

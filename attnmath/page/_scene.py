@@ -96,6 +96,21 @@ class Scene:
             view.env[letter] = value
         return view.env
 
+    def keeps(self, definitions: dict) -> bool:
+        """Whether these definitions change none of the letters that are differentiated."""
+        changed = [k for k, new in definitions.items() if new != self.definitions[k]]
+        return all(d[k].is_late for k in changed for d in (definitions, self.definitions))
+
+    def redefined(self, definitions: dict) -> "Scene":
+        """The same values and derivatives; what is found after them is defined anew."""
+        scene = copy(self)
+        scene.definitions = definitions
+        scene.cache = {key: x for key, x in self.cache.items() if key[:2] not in self._late_keys()}
+        return scene
+
+    def _late_keys(self) -> set:
+        return {("", letter) for letter, found in self.definitions.items() if found.is_late}
+
     def defined(self, letter: str, view: "Scene") -> Any:
         definition = self.definitions[letter]
         ranges = {i: self.sizes[a] for i, a in definition.ranges.items()}

@@ -61,7 +61,9 @@ def _visit(node: Node, cast, locals_: dict, bound: tuple, found: Scope) -> None:
         for sub in node.args:
             _mark(sub, None, cast, bound, found)
     elif node.kind == "big":
-        _, names, _, bounds, upper, body = node.args
+        _, names, relations, bounds, upper, body = node.args
+        if "in" in relations:
+            _mark(bounds[0], "G", cast, bound, found)
         for name in names:
             if name in bound:
                 raise PageError("index", f"index {name} is summed twice", node.start)
