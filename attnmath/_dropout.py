@@ -7,7 +7,7 @@ from attnmath._softmax import softmax, softmax_jvp
 
 
 def dropout_mask(U: Array, rho: Scalar) -> Array:
-    """What the weights are multiplied by: 0 at the rate rho, elsewhere 1 / (1 - rho).
+    """The factors of the weights: 0 at the rate rho, 1 / (1 - rho) for the others.
 
     U (..., n, m), rho () -> R (..., n, m)
 
@@ -54,11 +54,9 @@ def dropout_attention_vjp(
         "dropout_attention_vjp", Q, K, V, B, gamma, R=R, dO=dO
     )
     P = softmax(plus(gamma * (Q @ T(K)), B))
-    O = times(P, R) @ V
     dV = T(times(P, R)) @ dO
     dP = times(dO @ T(V), R)
-    D = rowsum(dO * O)
-    dA = P * (dP - D)
+    dA = P * (dP - rowsum(P * dP))
     dQ = gamma * dA @ K
     dK = T(gamma * dA) @ Q
     dB = dA
@@ -73,7 +71,7 @@ def dropout_attention_jvp(
     Q: Array, K: Array, V: Array,
     B: Array | None = None, gamma: Scalar | None = None, *, R: Array | None = None,
 ) -> Array:
-    """The tangent of the output of a head whose weights are multiplied by R.
+    """The tangent of the output of a head with dropout, from those of all its inputs.
 
     Q_dot (..., n, d_k), K_dot (..., m, d_k), V_dot (..., m, d_v), B_dot (..., n, m),
     gamma_dot (), then the inputs of dropout_attention -> O_dot (..., n, d_v)
