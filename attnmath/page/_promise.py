@@ -124,9 +124,14 @@ def _returned(name: str, key: str, got: np.ndarray, want: np.ndarray, magnitude:
 
 
 def natural(scene: Scene, prefix: str, letter: str):
-    """A letter as code has it: without the axes that only make it a matrix."""
+    """A letter as code has it: without the axes that only make it a matrix.
+
+    A batch of masks keeps its axis of one query, along which it broadcasts.
+    """
     array = scene.letter(prefix, letter)
     spec = scene.cast.letters[letter]
+    if spec.origin == "mask" and len(spec.axes) == 3:
+        return plain(array).astype(bool)
     array = array.reshape(tuple(s for s, a in zip(array.shape, spec.axes) if a != "1"))
     kind = {"count": int, "mask": bool}.get(spec.origin)
     return plain(array).astype(kind) if kind else array
