@@ -17,6 +17,8 @@ Scalar = Any  # a number, or an array that broadcasts
 def exp(x: Array) -> Array:
     """The exponential; exactly 0 where x is -inf."""
     xp = array_namespace(x)
+    if not is_complex(x):  # then arithmetic itself does the right thing with -inf
+        return xp.exp(x)
     return xp.where(hidden(x), 0, xp.exp(finite(x)))
 
 
@@ -38,16 +40,22 @@ def tanh(x: Array) -> Array:
 
 def divide(x: Array, y: Scalar) -> Array:
     """x / y; 0 / 0 is 0, and -inf stays -inf."""
-    xp = array_namespace(x)
-    quotient = finite(x) / (y if is_number(y) else xp.where(y == 0, 1, y))
-    return xp.where(hidden(x), -xp.inf, quotient)
+    if is_number(y) and y == 1:
+        return x
+    return hide(finite(x) / (y if is_number(y) else nonzero(y)), x)
+
+
+def nonzero(x: Array) -> Array:
+    """x with 1 in the place of 0, so that 0 / 0 is 0."""
+    return array_namespace(x).where(x == 0, 1, x)
 
 
 def shift(x: Array, c: Array) -> Array:
     """x - c; -inf stays -inf, and a difference that overflows is -inf as well."""
-    xp = array_namespace(x)
     with nullcontext() if is_torch_array(x) else np.errstate(over="ignore"):
-        return xp.where(hidden(x), -xp.inf, finite(x) - c)
+        if not is_complex(x):
+            return x - finite(c)
+        return hide(finite(x) - c, x)
 
 
 def rowsum(x: Array) -> Array:
@@ -110,6 +118,12 @@ def visible(x: Array, A: Array) -> Array:
     return array_namespace(A).where(hidden(A), 0, x)
 
 
+def hide(x: Array, A: Array) -> Array:
+    """x with -inf where A is -inf, which does not move."""
+    xp = array_namespace(A)
+    return xp.where(hidden(A), -xp.inf, x)
+
+
 def hidden(A: Array) -> Array:
     """Where A is -inf."""
     return real(A) == -array_namespace(A).inf
@@ -117,8 +131,12 @@ def hidden(A: Array) -> Array:
 
 def real(x: Array) -> Array:
     """The real part."""
-    xp = array_namespace(x)
-    return xp.real(x) if xp.isdtype(x.dtype, "complex floating") else x
+    return array_namespace(x).real(x) if is_complex(x) else x
+
+
+def is_complex(x: Array) -> bool:
+    """Whether the entries of x are complex numbers."""
+    return array_namespace(x).isdtype(x.dtype, "complex floating")
 
 
 def plus(x: Array, B: Array | None) -> Array:

@@ -12,7 +12,9 @@ from attnmath._arrays import (
     exp,
     finite,
     flat,
+    hide,
     log,
+    nonzero,
     row,
     rowmax,
     rowsum,
@@ -43,7 +45,7 @@ def softmax(A: Array, tau: Scalar = 1) -> Array:
     A, tau = scores("softmax", A, tau=tau)
     S = divide(A, tau)
     E = exp(shift(S, rowmax(S)))
-    return divide(E, rowsum(E))
+    return E / nonzero(rowsum(E))
 
 
 def softmax_vjp(dP: Array, A: Array, tau: Scalar = 1) -> SoftmaxGradients:
@@ -141,7 +143,7 @@ def log_softmax(A: Array) -> Array:
     """
     (A,) = scores("log_softmax", A)
     S = shift(A, rowmax(A))
-    return shift(S, log(rowsum(exp(S))))
+    return hide(shift(S, log(rowsum(exp(S)))), A)
 
 
 def log_softmax_vjp(dLambda: Array, A: Array) -> Array:

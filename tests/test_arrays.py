@@ -41,10 +41,15 @@ def test_divide(array):
     assert same(got, [complex(-INF, 0), 1j])
 
 
+def test_nonzero(array):
+    assert same(v.nonzero(array([2.0, 0.0, -0.0, -INF])), [2.0, 1.0, 1.0, -INF])
+
+
 def test_shift(array):
     with np.errstate(all="raise"):
         assert same(v.shift(array([[3.0, -INF], [1.0, 2.0]]), array([[1.0], [2.0]])), [[2, -INF], [-1.0, 0]])
         assert same(v.shift(array([-1.7e308]), array([1.7e308])), [-INF])
+        assert same(v.shift(array([[-INF, -INF]]), array([[-INF]])), [[-INF, -INF]])
     assert same(v.shift(array([complex(-INF, 1)]), array([2.0])), [complex(-INF, 0)])
 
 
@@ -79,8 +84,10 @@ def test_finite_visible_hidden_real(array):
     assert same(v.finite(A), [1.0, 0.0, INF])
     assert same(v.visible(array([7.0, 8.0, 9.0]), A), [7.0, 0.0, 9.0])
     assert same(v.hidden(A), [False, True, False])
+    assert same(v.hide(array([7.0, 8.0, 9.0]), A), [7.0, -INF, 9.0])
     assert same(v.hidden(array([complex(-INF, 2), 1j])), [True, False])
     assert same(v.real(array([1 + 2j])), [1.0]) and same(v.real(A), [1.0, -INF, INF])
+    assert v.is_complex(array([1j])) and not v.is_complex(A)
 
 
 def test_plus(array):

@@ -192,6 +192,16 @@ def test_masked_scores_have_no_part_in_the_logarithms():
         check_jvp(f_jvp, f, B)
 
 
+@pytest.mark.parametrize("name", ["softmax", "logsumexp", "log_softmax"])
+def test_automatic_differentiation_moves_no_masked_score(name):
+    """Not even where the gradient in its logarithm, which is -inf, is given."""
+    f, f_vjp = getattr(attnmath, name), getattr(attnmath, f"{name}_vjp")
+    dY = dA[..., 0] if name == "logsumexp" else dA
+    found = f_vjp(dY, masked())
+    (got,) = autograd(f, dY, masked())[1]
+    assert near(got, found.dA if name == "softmax" else found)
+
+
 @pytest.mark.parametrize("function", [softmax, logsumexp, log_softmax, softmax_jacobian])
 def test_automatic_differentiation_passes_empty_rows(function):
     x = torch.tensor(masked(), requires_grad=True)
