@@ -6,10 +6,13 @@ import time
 from pathlib import Path
 
 from attnmath.page._book import Book
-from attnmath.page._judge import check_book
+from attnmath.page._chapter import Fault
+from attnmath.page._judge import Verdict, verdict_or_fault
+from attnmath.page._labels import label_faults
 from attnmath.page._ledger import render, stale
 from attnmath.page._listed import entries, identity_faults, report
-from attnmath.page._misprints import run
+from attnmath.page._misprints import tally
+from attnmath.page._pool import each_cast, each_display
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -29,14 +32,25 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def check(book: Book, options, wanted: set[str]) -> int:
-    verdicts, faults = check_book(book, options.root)
-    if wanted:
-        faults = [f for f in faults if Path(str(f).partition(":")[0]).stem in wanted]
+    verdicts, faults = check_book(book, options.root, wanted)
     for fault in faults:
         print(fault)
     runs = sum(verdict.comparisons for verdict in verdicts)
     print(f"displays that hold: {len(verdicts)}, comparisons: {runs}, faults: {len(faults)}")
     return 1 if faults else 0
+
+
+def check_book(book: Book, root: Path, wanted: set[str]) -> tuple[list, list]:
+    """Every display of the chapters wanted, or of all; labels, functions, listings, tests."""
+    faults = [fault for chapter in book.chapters for fault in chapter.faults]
+    faults += label_faults(book, root)
+    if wanted:
+        faults = [f for f in faults if Path(str(f).partition(":")[0]).stem in wanted]
+    chapters = [c for c in book.chapters if not wanted or c.stem in wanted]
+    displays = [d for c in chapters for d in c.displays]
+    found = each_cast(verdict_or_fault, book, root, displays)
+    faults += [one for one in found if isinstance(one, Fault)]
+    return [one for one in found if isinstance(one, Verdict)], faults
 
 
 def try_misprints(book: Book, options, wanted: set[str]) -> int:
@@ -46,7 +60,7 @@ def try_misprints(book: Book, options, wanted: set[str]) -> int:
     ]
     path = options.root / "tests" / "equivalent_misprints.txt"
     listed = entries(path) if path.exists() else []
-    lines, faults = report(run(book, displays), listed)
+    lines, faults = report(each_display(tally, options.root, displays), listed)
     faults += identity_faults(book, listed, path)
     print("\n".join(faults + lines))
     print(f"{time.monotonic() - start:.0f} s", file=sys.stderr)
@@ -59,12 +73,12 @@ def ledger(book: Book, options, wanted: set[str]) -> int:
         for name in old:
             print(f"chapters/ledger.md is stale: {name} has changed; run make ledger")
         return 1 if old else 0
-    verdicts, faults = check_book(book, options.root)
+    verdicts, faults = check_book(book, options.root, set())
     if faults:
         print("\n".join(map(str, faults)))
         return 1
     displays = [d for c in book.chapters for d in c.displays]
-    text = render(book, verdicts, run(book, displays), options.root)
+    text = render(book, verdicts, each_display(tally, options.root, displays), options.root)
     (options.root / "chapters" / "ledger.md").write_text(text, encoding="utf-8")
     print(f"chapters/ledger.md: {len(displays)} displays")
     return 0

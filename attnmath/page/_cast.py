@@ -13,7 +13,6 @@ from attnmath.page._evaluate import Frame, Local
 from attnmath.page._nodes import Node, PageError, Statement
 from attnmath.page._scope import scope
 
-
 PRIMAL = ("random", "positive", "count", "mask")
 
 
@@ -109,6 +108,7 @@ def define(cast: Cast, letter: str, statements: tuple[Statement, ...]) -> Defini
 def locals_of(statements, cast: Cast, scene: Any) -> tuple[dict, dict]:
     """The local definitions of a display, and the axes of each for its subscripts."""
     locals_: dict = {}
+    measured: dict = {}  # the same in the scene where all sizes are distinct
     axes: dict = {}
     for statement in statements:
         if not statement.is_local:
@@ -124,10 +124,11 @@ def locals_of(statements, cast: Cast, scene: Any) -> tuple[dict, dict]:
         ranges = {i: scene.sizes[a] for i, a in found.axis.items()}
         names = tuple(sub.args[1] for sub in subs)
         locals_[base.args] = Local(names, body, ranges)
-        pattern = scene.pattern.paired(scene.outputs)  # where all sizes are distinct
+        pattern = scene.pattern.paired(scene.outputs)
         spans = {i: pattern.sizes[a] for i, a in found.axis.items()}
+        measured[base.args] = Local(names, body, spans)
         first = {i: 1 for i in names}
-        shape = Frame(pattern, spans, locals_, first).evaluate(body).shape
+        shape = Frame(pattern, spans, measured, first).evaluate(body).shape
         known = {size: axis for axis, size in pattern.sizes.items()}
         rest = tuple(known.get(s, "?") for s in shape if s != 1)
         axes[base.args] = tuple(found.axis[i] for i in names) + rest

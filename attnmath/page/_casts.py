@@ -6,6 +6,7 @@ Sizes are pairwise distinct and never 1, but for the settings that ask for n = m
 import numpy as np
 
 from attnmath.page._cast import Cast, Letter, Setting
+from attnmath.page._casts_blocks import LOSS, NETWORK, NORM, SILU
 from attnmath.page._casts_depth import DECODER, GAUGE, MERGED
 from attnmath.page._casts_layer import CONCATENATION, GROUPED, LAYER, LINEAR, LINEAR_BATCH, SELF
 
@@ -168,4 +169,5 @@ CHAPTERS = {
     "inputs": (SELF, MERGED),
     "cross": (DECODER, LAYER),
     "laws": (GAUGE, LAYER, GROUPED, SELF),
+    "blocks": (NORM, SILU, NETWORK, LOSS),
 }

@@ -70,6 +70,16 @@ def empty_row(values: dict, sizes: dict) -> None:
     values["B"][0, 2] = values["B"][1] = -np.inf
 
 
+def calm(change=lambda values, sizes: None):
+    """The change, with a scale so small that no weight of attention is almost 1."""
+
+    def changed(values: dict, sizes: dict) -> None:
+        values["gamma"] = values["gamma"] / 8
+        change(values, sizes)
+
+    return changed
+
+
 LAYER = Cast(
     name="layer",
     sizes={"n": 5, "m": 6, "d": 7, "d_z": 9, "d_k": 3, "d_v": 4, "H": 2},
@@ -85,17 +95,17 @@ LAYER = Cast(
     outputs=("Y",),
     rows={"q": "Q", "k": "K", "v": "V", "o": "O"},
     settings=(
-        Setting("random bias", 51),
-        Setting("causal", 52, change=masked),
-        Setting("empty row", 53, change=empty_row),
+        Setting("random bias", 51, change=calm()),
+        Setting("causal", 52, change=calm(masked)),
+        Setting("empty row", 53, change=calm(empty_row)),
         Setting(
             "sizes in another order", 54,
-            {"n": 7, "m": 6, "d": 5, "d_z": 4, "d_k": 9, "d_v": 8, "H": 3},
+            {"n": 7, "m": 6, "d": 5, "d_z": 4, "d_k": 9, "d_v": 8, "H": 3}, calm(),
         ),
-        Setting("no key bias", 55, change=no_key_bias),
-        Setting("no query bias", 56, change=no_query_bias),
-        Setting("no score bias", 57, change=no_score_bias),
-        Setting("no biases", 58, change=no_biases),
+        Setting("no key bias", 55, change=calm(no_key_bias)),
+        Setting("no query bias", 56, change=calm(no_query_bias)),
+        Setting("no score bias", 57, change=calm(no_score_bias)),
+        Setting("no biases", 58, change=calm(no_biases)),
     ),
 )  # fmt: skip
 
@@ -129,11 +139,13 @@ SELF = Cast(
     },
     outputs=("Y", "X'"),
     settings=(
-        Setting("random bias", 61),
-        Setting("causal", 62, change=masked),
-        Setting("empty row", 63, change=empty_row),
-        Setting("sizes in another order", 64, {"n": 4, "d": 5, "d_k": 7, "d_v": 6, "H": 3}),
-        Setting("no biases", 65, change=no_biases),
+        Setting("random bias", 61, change=calm()),
+        Setting("causal", 62, change=calm(masked)),
+        Setting("empty row", 63, change=calm(empty_row)),
+        Setting(
+            "sizes in another order", 64, {"n": 4, "d": 5, "d_k": 7, "d_v": 6, "H": 3}, calm()
+        ),
+        Setting("no biases", 65, change=calm(no_biases)),
     ),
 )
 

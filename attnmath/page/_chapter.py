@@ -33,8 +33,12 @@ class Fault(Exception):
     """One sentence with its place: file:line:column: label: what is wrong."""
 
     def __init__(self, path, line: int, column: int, label: str, message: str):
+        self.parts = (path, line, column, label, message)
         where = f"{path}:{line}:{column}: "
         super().__init__(where + (f"{label}: " if label else "") + message)
+
+    def __reduce__(self):  # so that it can come from another process
+        return Fault, self.parts
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Judges displays: every statement of every display, in every scene of its cast."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -129,17 +128,8 @@ def _is_free(statements: tuple, k: int, i: int, scene: Scene) -> bool:
         return False
 
 
-def check_book(book: Book, root: Path | None = None) -> tuple[list[Verdict], list[Fault]]:
-    """Every display of every chapter; labels with their functions, listings and tests."""
-    from attnmath.page._labels import label_faults
-
-    verdicts: list[Verdict] = []
-    faults = [fault for chapter in book.chapters for fault in chapter.faults]
-    faults += label_faults(book, root)
-    for chapter in book.chapters:
-        for display in chapter.displays:
-            try:
-                verdicts.append(judge(book, display))
-            except Fault as fault:
-                faults.append(fault)
-    return verdicts, faults
+def verdict_or_fault(book: Book, display: Display) -> Verdict | Fault:
+    try:
+        return judge(book, display)
+    except Fault as fault:
+        return fault

@@ -4,10 +4,8 @@ A misprint that survives is either an identity, listed in `tests/equivalent_misp
 with the identity that makes it one, or a weak check.
 """
 
-import os
 import re
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -220,21 +218,3 @@ def _end(statement) -> int:
 
 def squeezed(text: str) -> str:
     return re.sub(r"\s+", " ", text).strip()
-
-
-def run(book: Book, displays: list[Display]) -> list[Tally]:
-    """All tallies, on all processors."""
-    with ProcessPoolExecutor(os.cpu_count(), initializer=_share, initargs=(book,)) as pool:
-        return list(pool.map(_one, [d.label for d in displays]))
-
-
-_BOOK: Book | None = None
-
-
-def _share(book: Book) -> None:
-    global _BOOK
-    _BOOK = book
-
-
-def _one(label: str) -> Tally:
-    return tally(_BOOK, _BOOK.displays[label])

@@ -124,7 +124,7 @@ def _mark(sub: Node, axis: str | None, cast, bound: tuple, found: Scope) -> None
         found.free.append(letter)
     if axis is None:
         return
-    for name, over, what in (("h", "H", "heads"), ("g", "G", "groups")):
+    for name, over, what in (("h", "H", "heads"), ("g", "G", "groups"), ("s", "batch", "batch")):
         if (letter == name) != (axis == over):
             message = f"{name} runs over the {what}, and {letter} over {axis}"
             raise PageError("index", message, sub.start)
