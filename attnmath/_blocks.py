@@ -157,7 +157,7 @@ def mlp_vjp(
     dY: Array,
     X: Array, W_U: Array, b_U: Array | None, W_D: Array, b_D: Array | None,
 ) -> MlpGradients:
-    """The gradients of the loss in tokens, matrices and biases, from that in the output.
+    """The gradients of the loss in tokens, matrices and biases, from that in Y.
 
     dY (..., n, d), X (..., n, d), W_U (d, d_u), b_U (d_u,), W_D (d_u, d), b_D (d,)
     -> dX, dW_U, db_U, dW_D, db_D, each of the shape of its argument
@@ -214,7 +214,7 @@ def cross_entropy(A: Array, *, E: Array) -> Array:
 
 
 def cross_entropy_vjp(dloss: Scalar, A: Array, *, E: Array) -> Array:
-    """The gradient of the loss in the scores: where rows of E sum to one, weights - E.
+    """The gradient in the scores: where targets sum to one, weights less targets.
 
     dloss (), A (..., m), E (..., m) -> dA (..., m)
 
