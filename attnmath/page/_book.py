@@ -65,18 +65,22 @@ class Book:
         return scenes
 
     def cast_of(self, display: Display) -> Cast:
-        """The first cast of the chapter that has all letters of the display."""
+        """The first cast of the chapter that has all letters of the display.
+
+        If there is none, the error is that of the cast which knows most of them.
+        """
         casts = self.casts.get(Path(display.path).stem)
         if not casts:
             raise PageError("letter", "this chapter has no cast")
-        first = None
+        names = {n.args[1] for s in display.statements for n in s.nodes() if n.kind == "name"}
+        errors = []
         for cast in casts:
             try:
                 self.check_names(display.statements, cast)
                 return cast
             except PageError as error:
-                first = first or error
-        raise first
+                errors.append((sum(map(cast.knows, names)), -len(errors), error))
+        raise max(errors)[2]
 
     def check_names(self, statements: tuple, cast: Cast) -> None:
         axes = locals_of(statements, cast, self.scenes(cast)[0].paired(()))[1]
