@@ -15,7 +15,7 @@ from attnmath.page._cast import Cast, Setting
 from attnmath.page._evaluate import Frame
 from attnmath.page._indexing import group_of
 from attnmath.page._nodes import Node, PageError
-from attnmath.page._values import Value, magnitude, plain
+from attnmath.page._values import Value, magnitude, plain, text
 
 
 class Scene:
@@ -29,6 +29,8 @@ class Scene:
         primals = [k for k, spec in cast.letters.items() if spec.is_primal]
         self.primals = {k: self._draw(rng, k) for k in primals}
         self.tangents = {k: self._draw(rng, k) for k in primals}
+        for k in cast.constants:
+            self.tangents[k] = np.zeros(self.shape(k))
         self.cotangents = {k: self._draw(rng, k) for k in cast.outputs}
         setting.change(self.primals, self.sizes)
         self.outputs = cast.outputs[:1]
@@ -123,9 +125,13 @@ class Scene:
                 at = at.at(g=group_of(self, at.index["h"]))
             parts.append(at.evaluate(definition.body))
         shape = self.shape(letter)
-        if not definition.indices:
-            return parts[0].grown(shape).x
-        return self.stack([part.x for part in parts]).reshape(shape)
+        try:
+            if not definition.indices:
+                return parts[0].grown(shape).x
+            return self.stack([part.x for part in parts]).reshape(shape)
+        except (ValueError, RuntimeError):
+            found = text(parts[0])
+            raise PageError("shape", f"{letter} is defined by {found} matrices") from None
 
     def magnitude(self, array) -> np.ndarray:
         """`magnitude` of a letter's array, found once."""
@@ -142,6 +148,8 @@ class Scene:
             raise PageError("grammar", "the derivative of a derivative is not read")
         if prefix == "" and letter in self.env:
             return self.env[letter]
+        if prefix and letter in self.cast.constants:
+            raise PageError("letter", f"{letter} is a constant: it has no derivative")
         key = (prefix, letter, self.outputs if prefix == "d" or prefix == "" else ())
         if key not in self.cache:
             find = {"": self._late, "d": self._gradient, "dot": self._tangent}
