@@ -235,6 +235,15 @@ def test_what_is_bumped_moves_only_what_follows_from_it():
     assert bumped["C"] is one.env["C"] and np.iscomplexobj(bumped["A"])
 
 
+def test_a_constant_does_not_move():
+    still = replace(SMALL, constants=("W",))
+    one = Book([read_text(PAGE, "chapters/page.md")], {"page": (still,)}).scenes(still)[0]
+    assert not one.tangents["W"].any() and one.tangents["Q"].any()
+    for prefix in ("d", "dot"):
+        with pytest.raises(PageError, match="W is a constant"):
+            one.letter(prefix, "W")
+
+
 def test_a_late_letter_defined_anew_keeps_the_gradients():
     one = book("C = C")
     old = one.scenes(SMALL)[0].paired(("C",))

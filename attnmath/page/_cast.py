@@ -52,6 +52,7 @@ class Cast:
     settings: tuple
     rows: dict = field(default_factory=dict)  # q -> Q: q_i is row i of Q
     names: dict = field(default_factory=dict)  # letter -> its name in the code, if another
+    constants: tuple = ()  # letters that never move: no tangent, no gradient
 
     def knows(self, letter: str) -> bool:
         return letter in self.letters or letter in self.rows
