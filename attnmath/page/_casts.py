@@ -9,6 +9,7 @@ from attnmath.page._cast import Cast, Letter, Setting
 from attnmath.page._casts_blocks import LOSS, NETWORK, NORM, SILU
 from attnmath.page._casts_depth import DECODER, GAUGE, MERGED
 from attnmath.page._casts_layer import CONCATENATION, GROUPED, LAYER, LINEAR, LINEAR_BATCH, SELF
+from attnmath.page._casts_masks import DROPOUT, EQUAL, MASKS
 
 
 def _zero_bias(values: dict, sizes: dict) -> None:
@@ -170,4 +171,7 @@ CHAPTERS = {
     "cross": (DECODER, LAYER),
     "laws": (GAUGE, LAYER, GROUPED, SELF),
     "blocks": (NORM, SILU, NETWORK, LOSS),
+    "masks": MASKS,
+    "empty_rows": (EQUAL, HEAD),
+    "dropout": (DROPOUT,),
 }

@@ -4,7 +4,8 @@ import numpy as np
 
 from attnmath.page._evaluate import Frame
 from attnmath.page._nodes import Node
-from attnmath.page._scene import Scene, slope_shape
+from attnmath.page._scene import Scene
+from attnmath.page._slopes import slope_shape
 from attnmath.page._values import Value, magnitude
 
 STEP = 1e-30  # of the complex step: no difference is taken, so it can be this small

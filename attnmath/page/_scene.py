@@ -15,6 +15,7 @@ from attnmath.page._cast import Cast, Setting
 from attnmath.page._evaluate import Frame
 from attnmath.page._indexing import group_of
 from attnmath.page._nodes import Node, PageError
+from attnmath.page._slopes import partial
 from attnmath.page._values import Value, magnitude, plain, text
 
 
@@ -205,56 +206,10 @@ class Scene:
 
     def partial(self, frame: Frame, node: Node) -> Value:
         """∂ numerator / ∂ letter: entries of the numerator by entries of the letter."""
-        numerator, denominator = node.args
-        if self.is_view:
-            raise PageError("grammar", "the derivative of a derivative is not read")
-        letter, entries, below = self._entries(frame, denominator)
-        slopes = self.slopes(frame, numerator, letter, entries)  # entries × rows × columns
-        above = slopes.shape[1:]
-        shape = slope_shape(above, below)
-        x = slopes.reshape((len(entries), -1)).T.reshape(shape)
-        return Value(self.array(x), magnitude(x))
-
-    def _entries(self, frame: Frame, node: Node) -> tuple:
-        """The letter of a denominator, its entries (from 0), and the shape they form."""
-        if node.kind == "func" and node.args[0] == "vec":
-            letter, entries, _ = self._entries(frame, node.args[1][0])
-            return letter, entries, (len(entries), 1)
-        base, subs = node.args if node.kind == "index" else (node, ())
-        name = base.args if base.kind == "name" else ("?", "")
-        letter = self.cast.rows.get(name[1], name[1])
-        if name[1] in self.cast.rows and not subs:
-            raise PageError("index", f"{name[1]} is a row: it needs its index", node.start)
-        if name[0] or letter not in self.env:
-            raise PageError("letter", "only a letter can stand below", node.start)
-        shape = self.shape(letter)
-        fixed = list(map(frame.integer, subs))
-        spans = []
-        for length, axis in zip(shape, self.cast.letters[letter].axes):
-            take = fixed.pop(0) - 1 if fixed and axis != "1" else None
-            if take is not None and not 0 <= take < length:
-                raise PageError("index", f"index {take + 1} of {length}", node.start)
-            spans.append(range(length) if take is None else (take,))
-        entries = list(product(*spans))
-        return letter, entries, tuple(map(len, spans))[-2:]
+        return partial(self, frame, node)
 
 
 def with_products(cast: Cast, sizes: dict) -> dict:
     """The sizes, and those of the axes that are products of two, such as H*d_v."""
     axes = {axis for spec in cast.letters.values() for axis in spec.axes if "*" in axis}
     return {**sizes, **{axis: prod(sizes[a] for a in axis.split("*")) for axis in axes}}
-
-
-def slope_shape(above: tuple, below: tuple) -> tuple:
-    """The shape of ∂ above / ∂ below: entries of the one by entries of the other.
-
-    A number by a matrix has the matrix's shape; a row by a row, or a column by a column,
-    has a row for each entry above.
-    """
-    if below == (1, 1):
-        return above
-    if above == (1, 1):
-        return below
-    if above[0] == below[0] == 1 or above[1] == below[1] == 1:
-        return (max(above), max(below))
-    raise PageError("shape", "a row by a row, a column by a column; a matrix needs vec")

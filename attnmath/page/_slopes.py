@@ -1,0 +1,59 @@
+"""Derivatives of expressions: ∂ above / ∂ below, entries of the one by those of the other."""
+
+from itertools import product
+from typing import Any
+
+from attnmath.page._nodes import Node, PageError
+from attnmath.page._values import Value, magnitude
+
+
+def partial(scene: Any, frame: Any, node: Node) -> Value:
+    """∂ numerator / ∂ letter: entries of the numerator by entries of the letter."""
+    numerator, denominator = node.args
+    if scene.is_view:
+        raise PageError("grammar", "the derivative of a derivative is not read")
+    letter, entries, below = _entries(scene, frame, denominator)
+    slopes = scene.slopes(frame, numerator, letter, entries)  # entries × rows × columns
+    above = slopes.shape[1:]
+    shape = slope_shape(above, below)
+    x = slopes.reshape((len(entries), -1)).T.reshape(shape)
+    return Value(scene.array(x), magnitude(x))
+
+
+def _entries(scene: Any, frame: Any, node: Node) -> tuple:
+    """The letter of a denominator, its entries (from 0), and the shape they form."""
+    if node.kind == "func" and node.args[0] == "vec":
+        letter, entries, _ = _entries(scene, frame, node.args[1][0])
+        return letter, entries, (len(entries), 1)
+    base, subs = node.args if node.kind == "index" else (node, ())
+    name = base.args if base.kind == "name" else ("?", "")
+    letter = scene.cast.rows.get(name[1], name[1])
+    if name[1] in scene.cast.rows and not subs:
+        raise PageError("index", f"{name[1]} is a row: it needs its index", node.start)
+    if name[0] or letter not in scene.env:
+        raise PageError("letter", "only a letter can stand below", node.start)
+    shape = scene.shape(letter)
+    fixed = list(map(frame.integer, subs))
+    spans = []
+    for length, axis in zip(shape, scene.cast.letters[letter].axes):
+        take = fixed.pop(0) - 1 if fixed and axis != "1" else None
+        if take is not None and not 0 <= take < length:
+            raise PageError("index", f"index {take + 1} of {length}", node.start)
+        spans.append(range(length) if take is None else (take,))
+    entries = list(product(*spans))
+    return letter, entries, tuple(map(len, spans))[-2:]
+
+
+def slope_shape(above: tuple, below: tuple) -> tuple:
+    """The shape of ∂ above / ∂ below: entries of the one by entries of the other.
+
+    A number by a matrix has the matrix's shape; a row by a row, or a column by a column,
+    has a row for each entry above.
+    """
+    if below == (1, 1):
+        return above
+    if above == (1, 1):
+        return below
+    if above[0] == below[0] == 1 or above[1] == below[1] == 1:
+        return (max(above), max(below))
+    raise PageError("shape", "a row by a row, a column by a column; a matrix needs vec")
