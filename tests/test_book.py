@@ -296,8 +296,12 @@ def readme():
     return (ROOT / "README.md").read_text("utf-8")
 
 
-def test_the_readme_example_prints_what_the_readme_says():
-    example, output = re.search(r"```python\n(.*?)```\n+```text\n(.*?)```", readme(), re.DOTALL).groups()
+README_EXAMPLES = re.findall(r"```python\n(.*?)```\n+```text\n(.*?)```", readme(), re.DOTALL)
+
+
+@pytest.mark.parametrize("example, output", README_EXAMPLES)
+def test_the_readme_s_examples_print_what_it_says(example, output):
+    assert readme().count("```python") == len(README_EXAMPLES) == 2
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(example, "README.md", "exec"), {})
