@@ -117,7 +117,7 @@ def left_sides(statements: tuple, scene: Scene) -> dict:
 def _returned(name: str, key: str, got: np.ndarray, want: np.ndarray, magnitude: float) -> float:
     if got.shape != want.shape:
         raise PageError("label", f"{name} returns {key} of shape {got.shape}, not {want.shape}")
-    error = largest_gap(got, want) / (magnitude or 1.0)
+    error = largest_gap(1.0 * got, 1.0 * want) / (magnitude or 1.0)  # also of booleans
     if not error <= PAGE:
         raise PageError("function", f"{key} of {name} is off by {error:.1e} of the magnitude")
     return error
