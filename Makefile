@@ -34,7 +34,7 @@ ALONE := -p no:hypothesispytest    # half a second for each worker that has note
 CHECKS := $(DONE)/pairs $(DONE)/ledger $(DONE)/pages $(DONE)/notebooks
 LEDGER := chapters/ledger.md
 
-.PHONY: book test check html env lab notebooks ledger misprints portable lint mutants wheel accessible clean help
+.PHONY: book test check html env lab notebooks ledger trained misprints portable lint mutants wheel accessible clean help
 
 help:
 	@echo 'make book        check every page and notebook, then build _build/html'
@@ -43,6 +43,7 @@ help:
 	@echo 'make test        all tests and notebooks'
 	@echo 'make notebooks   texts -> executed notebooks, byte for byte reproducible'
 	@echo 'make ledger      measure every equation again and write $(LEDGER)'
+	@echo 'make trained     train the transformer of the chapter on training again (minutes)'
 	@echo 'make misprints   try every one-symbol misprint of every displayed formula'
 	@echo 'make lint        ruff and codespell'
 	@echo 'make lab         JupyterLab with the chapters'
@@ -120,6 +121,9 @@ notebooks: $(READY)
 
 ledger: $(READY)
 	$(PY) -m attnmath.page ledger
+
+trained: $(READY)
+	$(PY) tools/train.py
 
 misprints: $(READY)
 	$(PY) -m attnmath.page misprints

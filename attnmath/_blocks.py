@@ -157,7 +157,7 @@ def mlp_vjp(
     dY: Array,
     X: Array, W_U: Array, b_U: Array | None, W_D: Array, b_D: Array | None,
 ) -> MlpGradients:
-    """The gradients of the loss in tokens, matrices and biases, from that in Y.
+    """The gradients of the loss in tokens, matrices, biases, from that in the output.
 
     dY (..., n, d), X (..., n, d), W_U (d, d_u), b_U (d_u,), W_D (d_u, d), b_D (d,)
     -> dX, dW_U, db_U, dW_D, db_D, each of the shape of its argument

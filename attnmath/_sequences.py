@@ -1,0 +1,168 @@
+"""The task of the transformer that is trained by hand: to copy or reverse a sequence.
+
+Its data, its steps, and the weights that came out of them.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnmath._blocks import cross_entropy, cross_entropy_vjp
+from attnmath._training import (
+    Array,
+    Decoded,
+    Encoded,
+    Model,
+    decode,
+    decode_vjp,
+    each,
+    encode,
+    encode_vjp,
+    hide_padding,
+    start,
+)
+
+SYMBOLS, SHORTEST, LONGEST = 8, 2, 7
+EDGE, COPY, REVERSE = range(SYMBOLS, SYMBOLS + 3)  # after the symbols 0 to 7
+STEPS, BATCH, RATE, WARM = 2500, 32, 5e-3, 100
+TRAINED = Path(__file__).with_name("trained.json")
+
+
+class Batch(NamedTuple):
+    """Some sequences: what is read, what is written, what should come next, and whence.
+
+    Z (b, m, tokens) is an edge, the symbols, an edge. X (b, n, tokens) is the task and
+    the symbols written before. E (b, n, tokens) is what should come next, an edge at
+    last. place (b, n) is where this stands in Z, -1 where nothing is to be written.
+    """
+
+    Z: Array
+    X: Array
+    E: Array
+    place: Array
+
+
+def is_held_out(symbols: Array) -> bool:
+    """Whether a sequence is kept for the test: if the sum of its symbols ends in 0 or 5."""
+    return symbols.sum() % 5 == 0
+
+
+def batch(rng: np.random.Generator, size: int, held_out: bool = False) -> Batch:
+    """Random sequences of random length with random tasks, held out or not."""
+    Z, X, E, place = (np.full((size, LONGEST + k), -1) for k in (2, 1, 1, 1))
+    for i in range(size):
+        symbols, task = drawn(rng, held_out), rng.choice([COPY, REVERSE])
+        k = len(symbols)
+        Z[i, : k + 2] = [EDGE, *symbols, EDGE]
+        place[i, : k + 1] = range(1, k + 2) if task == COPY else range(k, -1, -1)
+        E[i, : k + 1] = Z[i, place[i, : k + 1]]
+        X[i, : k + 1] = [task, *E[i, :k]]
+    return Batch(one_hot(Z), one_hot(X), one_hot(E), place)
+
+
+def drawn(rng: np.random.Generator, held_out: bool) -> Array:
+    """One sequence, held out or not."""
+    while True:
+        symbols = rng.integers(SYMBOLS, size=rng.integers(SHORTEST, LONGEST + 1))
+        if is_held_out(symbols) == held_out:
+            return symbols
+
+
+def one_hot(numbers: Array) -> Array:
+    """A one at each token's number; zeros for -1."""
+    return 1.0 * (numbers[..., None] == np.arange(SYMBOLS + 3))
+
+
+def forward(model: Model, data: Batch) -> tuple[Encoded, Decoded]:
+    """Everything that the model computes, each next token from the true ones before."""
+    encoded = encode(model.encoder, data.Z)
+    return encoded, decode(model.decoder, data.X, encoded.Z, hide_padding(data.Z))
+
+
+def gradient(model: Model, data: Batch) -> tuple[float, Model]:
+    """The loss, a mean over all that is to be written, and its gradient in the model."""
+    count, (encoded, decoded) = data.E.sum(), forward(model, data)
+    loss = cross_entropy(decoded.A, E=data.E) / count
+    dA = cross_entropy_vjp(1 / count, decoded.A, E=data.E)
+    given = data.X, encoded.Z, hide_padding(data.Z), decoded
+    ddecoder, dZ = decode_vjp(dA, model.decoder, *given)
+    dencoder = encode_vjp(dZ, model.encoder, data.Z, encoded)
+    return loss, Model(dencoder, ddecoder)
+
+
+class State(NamedTuple):
+    """The model after t steps, and the running means of its gradients and their squares."""
+
+    t: int
+    model: Model
+    M: Model
+    S: Model
+
+
+def adam(state: State, dmodel: Model, eta: float, small: float = 1e-8) -> State:
+    """One step of Adam: against the mean gradient, each entry in units of its size."""
+    t, model, M, S = state.t + 1, *state[1:]
+    M = each(lambda m, g: 0.9 * m + 0.1 * g, M, dmodel)
+    S = each(lambda s, g: 0.98 * s + 0.02 * g * g, S, dmodel)
+
+    def moved(x: Array, m: Array, s: Array) -> Array:
+        m, s = m / (1 - 0.9**t), s / (1 - 0.98**t)
+        return x - eta * m / (np.sqrt(s) + small)
+
+    return State(t, each(moved, model, M, S), M, S)
+
+
+def rate(t: int) -> float:
+    """The size of step t: it grows, then shrinks to zero."""
+    return RATE * min(1, t / WARM, 2 - 2 * t / STEPS)
+
+
+def run(seed: int = 1) -> Any:
+    """The steps of the training, one after the other: data, loss and state after it."""
+    rng = np.random.default_rng(seed)
+    model = start(rng, SYMBOLS + 3, LONGEST + 2, LONGEST + 1)
+    zeros = each(np.zeros_like, model)
+    state = State(0, model, zeros, zeros)
+    while state.t < STEPS:
+        data = batch(rng, BATCH)
+        loss, dmodel = gradient(state.model, data)
+        state = adam(state, dmodel, rate(state.t + 1))
+        yield data, loss, state
+
+
+def written(model: Model, data: Batch) -> Array:
+    """What the model writes by itself, every token from its own before: (b, n)."""
+    encoded, B = encode(model.encoder, data.Z), hide_padding(data.Z)
+    X = data.X.copy()
+    for i in range(X.shape[1]):
+        tokens = decode(model.decoder, X, encoded.Z, B).A.argmax(-1)
+        X[:, i + 1 :][:, :1] = one_hot(tokens[:, i : i + 1])
+    return tokens
+
+
+def solved(model: Model, data: Batch) -> Array:
+    """Which sequences the model writes to their end without a mistake: (b,)."""
+    right = written(model, data) == data.E.argmax(-1)
+    return (right | (data.place < 0)).all(-1)
+
+
+def save(model: Model, losses: list[float]) -> None:
+    """The weights with four decimals, and the losses on the way."""
+    text = {"losses": losses, "weights": each(lambda x: x.round(4).tolist(), model)}
+    TRAINED.write_text(json.dumps(text).replace(" ", "") + "\n", "ascii")
+
+
+def trained() -> tuple[Model, Array]:
+    """The trained model, and the losses of the first steps that led to it."""
+    text = json.loads(TRAINED.read_text("ascii"))
+    shapes = start(np.random.default_rng(0), SYMBOLS + 3, LONGEST + 2, LONGEST + 1)
+    return like(shapes, text["weights"]), np.array(text["losses"])
+
+
+def like(tree: Any, lists: list) -> Any:
+    """Nested lists as a tree of arrays of this form."""
+    if isinstance(tree, tuple):
+        return type(tree)(*map(like, tree, lists))
+    return np.array(lists).reshape(tree.shape)
