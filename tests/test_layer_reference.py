@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch_layer import each, excess, flat, magnitudes, reference, sum_over, weights
 
 from attnmath import multihead_map, multihead_vjp, self_attention, self_attention_vjp
 from attnmath.torch import weights_from
+from torch_layer import each, excess, flat, magnitudes, reference, sum_over, weights
 
 ALLOWED = 1e-12
 CONFIGURATIONS = 1_100  # of each of the two kinds
