@@ -7,7 +7,7 @@ import numpy as np
 
 from attnmath.page._cast import Cast, Letter, Setting
 from attnmath.page._casts_blocks import LOSS, NETWORK, NORM, SILU
-from attnmath.page._casts_depth import DECODER, GAUGE, MERGED
+from attnmath.page._casts_depth import DECODER, GAUGE, MERGED, STEP
 from attnmath.page._casts_layer import CONCATENATION, GROUPED, LAYER, LINEAR, LINEAR_BATCH, SELF
 from attnmath.page._casts_masks import DROPOUT, EQUAL, MASKS
 
@@ -169,7 +169,7 @@ CHAPTERS = {
     "heads": (CONCATENATION, LAYER, GROUPED),
     "inputs": (SELF, MERGED),
     "cross": (DECODER, LAYER),
-    "laws": (GAUGE, LAYER, GROUPED, SELF),
+    "laws": (GAUGE, STEP, GROUPED, SELF),
     "blocks": (NORM, SILU, NETWORK, LOSS),
     "masks": MASKS,
     "empty_rows": (EQUAL, HEAD),

@@ -1,9 +1,11 @@
 """The casts of what stands around a layer: merged weights, a decoder of two layers, laws."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from attnmath.page._cast import Cast, Letter, Setting
-from attnmath.page._casts_layer import empty_row, masked
+from attnmath.page._casts_layer import LAYER, empty_row, masked
 
 MERGED = Cast(
     name="merged",
@@ -64,6 +66,29 @@ DECODER = Cast(
         ),
     ),
 )  # fmt: skip
+
+
+def _no_value_bias(values: dict, sizes: dict) -> None:
+    values["b^V"] = np.zeros_like(values["b^V"])
+
+
+def _short_step(setting: Setting) -> Setting:
+    """Whose gradient, times the length of the step, is not large beside the weights."""
+
+    def change(values: dict, sizes: dict) -> None:
+        setting.change(values, sizes)
+        values["eta"] = values["eta"] / 8
+
+    return replace(setting, change=change)
+
+
+STEP = replace(
+    LAYER,
+    name="step",
+    settings=tuple(
+        map(_short_step, (*LAYER.settings, Setting("no value bias", 127, change=_no_value_bias)))
+    ),
+)
 
 
 def _no_bias(values: dict, sizes: dict) -> None:
