@@ -4,6 +4,7 @@ Its data, its steps, and the weights that came out of them.
 """
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from attnmath._training import (
 
 SYMBOLS, SHORTEST, LONGEST = 8, 2, 7
 EDGE, COPY, REVERSE = range(SYMBOLS, SYMBOLS + 3)  # after the symbols 0 to 7
-STEPS, BATCH, RATE, WARM = 2500, 32, 5e-3, 100
+SEED, STEPS, BATCH, RATE, WARM = 1, 2500, 32, 5e-3, 100
 TRAINED = Path(__file__).with_name("trained.json")
 
 
@@ -119,12 +120,15 @@ def rate(t: int) -> float:
     return RATE * min(1, t / WARM, 2 - 2 * t / STEPS)
 
 
-def run(seed: int = 1) -> Any:
-    """The steps of the training, one after the other: data, loss and state after it."""
-    rng = np.random.default_rng(seed)
+def first(rng: np.random.Generator) -> State:
+    """The state before the first step: a random model, and no mean yet."""
     model = start(rng, SYMBOLS + 3, LONGEST + 2, LONGEST + 1)
     zeros = each(np.zeros_like, model)
-    state = State(0, model, zeros, zeros)
+    return State(0, model, zeros, zeros)
+
+
+def steps(state: State, rng: np.random.Generator) -> Iterator[tuple]:
+    """One step after the other: the batch, the loss on it, and the state after the step."""
     while state.t < STEPS:
         data = batch(rng, BATCH)
         loss, dmodel = gradient(state.model, data)
@@ -157,8 +161,8 @@ def save(model: Model, losses: list[float]) -> None:
 def trained() -> tuple[Model, Array]:
     """The trained model, and the losses of the first steps that led to it."""
     text = json.loads(TRAINED.read_text("ascii"))
-    shapes = start(np.random.default_rng(0), SYMBOLS + 3, LONGEST + 2, LONGEST + 1)
-    return like(shapes, text["weights"]), np.array(text["losses"])
+    form = first(np.random.default_rng(0)).model
+    return like(form, text["weights"]), np.array(text["losses"])
 
 
 def like(tree: Any, lists: list) -> Any:

@@ -3,6 +3,7 @@
 It knows no formula of this book: torch.nn.Transformer computes, autograd differentiates.
 """
 
+import warnings
 from typing import Any
 
 from attnmath._sequences import Batch
@@ -15,10 +16,12 @@ def twin(model: Model) -> Any:
 
     (tokens, d), (d_u,) = model.encoder.embedding.shape, model.encoder.network.b_U.shape
     net, double = torch.nn.Module(), dict(dtype=torch.float64)
-    net.transformer = torch.nn.Transformer(
-        d, len(model.encoder.own.W_Q), 1, 1, d_u, 0.0, torch.nn.functional.silu,
-        norm_first=True, batch_first=True, **double,
-    )
+    with warnings.catch_warnings():  # it says that it will not use a fast path
+        warnings.simplefilter("ignore")
+        net.transformer = torch.nn.Transformer(
+            d, len(model.encoder.own.W_Q), 1, 1, d_u, 0.0, torch.nn.functional.silu,
+            norm_first=True, batch_first=True, **double,
+        )
     net.embedding_Z, net.embedding_X = (
         torch.nn.Linear(tokens, d, bias=False, **double) for _ in "ZX"
     )

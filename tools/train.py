@@ -7,10 +7,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from attnmath._sequences import STEPS, TRAINED, batch, run, save, solved, trained  # noqa: E402
+from attnmath._sequences import SEED, STEPS, TRAINED, batch, first, save, solved, steps, trained  # noqa: E402
 
-losses = []
-for _, loss, state in run():
+rng, losses = np.random.default_rng(SEED), []
+for _, loss, state in steps(first(rng), rng):
     losses.append(float(loss))
     if state.t % (STEPS // 10) == 0:
         print(f"step {state.t}: loss {np.mean(losses[-100:]):.5f}", flush=True)

@@ -37,6 +37,7 @@ NORM = Cast(
         "Y": Letter(("n", "d"), "eq:layer_norm"),
     },
     outputs=("Y",),
+    constants=("epsilon",),
     settings=(
         Setting("random", 81),
         Setting("small epsilon", 82, change=_small_epsilon),
@@ -94,6 +95,7 @@ LOSS = Cast(
     },
     outputs=("ell",),
     names={"ell": "loss"},
+    constants=("E",),
     settings=(
         Setting("random targets", 87),
         Setting("probabilities", 88, change=_probabilities),
