@@ -12,6 +12,7 @@ from attnmath._layer_arrays import (
     heads_to_bias,
     lifted,
     lowered,
+    summed,
     to_heads,
 )
 from attnmath._softmax import softmax
@@ -193,7 +194,7 @@ def _head_vjp(
     dQ = gamma * U
     dK = T(dA) @ (gamma * Q)
     dgamma = rowsum(Q * U)
-    return [*map(sum_to, (dQ, dK, dV, dA, dgamma), (Q, K, V, B, gamma))]
+    return [*map(summed, (dQ, dK, dV, dA, dgamma), (Q, K, V, B, gamma))]
 
 
 def _head_jvp(

@@ -21,9 +21,9 @@ def over_tokens(X: Array, Y: Array) -> Array:
 def to_heads(X: Array, W: Array, b: Array | None = None) -> Array:
     """X W_h + 1 b_h for each head: (..., n, d), (H, d, k), (H, k) -> (..., H, n, k)."""
     xp, (H, d, k) = array_namespace(X, W), W.shape
-    Y = apply(X, xp.reshape(xp.moveaxis(W, 0, 1), (d, H * k)))
+    Y = apply(X, xp.reshape(exchanged(W), (d, H * k)))
     Y = plus(Y, None if b is None else xp.reshape(b, (H * k,)))
-    return xp.moveaxis(xp.reshape(Y, (*X.shape[:-1], H, k)), -2, -3)
+    return exchanged(xp.reshape(Y, (*X.shape[:-1], H, k)))
 
 
 def from_heads(O: Array, W: Array) -> Array:
@@ -35,19 +35,30 @@ def from_heads(O: Array, W: Array) -> Array:
 def concatenation(O: Array) -> Array:
     """The heads side by side: (..., H, n, k) -> (..., n, H k)."""
     xp, (*batch, H, n, k) = array_namespace(O), O.shape
-    return xp.reshape(xp.moveaxis(O, -3, -2), (*batch, n, H * k))
+    return xp.reshape(exchanged(O), (*batch, n, H * k))
+
+
+def exchanged(O: Array) -> Array:
+    """(..., H, n, k) -> (..., n, H, k), and back."""
+    *batch, H, n, k = range(O.ndim)
+    return array_namespace(O).permute_dims(O, (*batch, n, H, k))
 
 
 def heads_over_tokens(X: Array, O: Array) -> Array:
     """X^T O_h, summed over the batch: (..., n, d), (..., H, n, k) -> (H, d, k)."""
     xp, (H, k) = array_namespace(X, O), (O.shape[-3], O.shape[-1])
-    products = xp.reshape(over_tokens(X, concatenation(O)), (X.shape[-1], H, k))
-    return xp.moveaxis(products, 1, 0)
+    products = over_tokens(X, concatenation(O))
+    return exchanged(xp.reshape(products, (X.shape[-1], H, k)))
 
 
 def heads_to_bias(O: Array, b: Array | None) -> Array | None:
     """O_h summed over batch and tokens: (..., H, n, k) -> (H, k), or None if b is."""
-    return None if b is None else sum_to(array_namespace(O).moveaxis(O, -3, -2), b)
+    return None if b is None else sum_to(exchanged(O), b)
+
+
+def summed(x: Array, like: Scalar | None) -> Array | None:
+    """sum_to, but x itself where nothing is to be summed."""
+    return x if like is not None and x.shape == shape(like) else sum_to(x, like)
 
 
 def each_head(*arrays: Scalar | None) -> Iterator[tuple]:

@@ -5,7 +5,6 @@ All of them fit: tokens, models and heads have one size here, so that no shape t
 
 import numpy as np
 import pytest
-from torch_layer import excess, flat, magnitudes, reference, weights
 
 from attnmath import (
     Weights,
@@ -16,6 +15,7 @@ from attnmath import (
     self_attention,
     self_attention_vjp,
 )
+from torch_layer import excess, flat, magnitudes, reference, weights
 
 b, H, n, d = 2, 2, 4, 3
 rng = np.random.default_rng(0)
