@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import attnmath
+from attnmath._tolerance import PAGE
 from attnmath.page._book import Book
 from attnmath.page._casts import CHAPTERS
 from attnmath.page._chapter import Fault
@@ -123,29 +124,30 @@ CASTS = {cast.name: cast for casts in CHAPTERS.values() for cast in casts}
 @pytest.mark.parametrize("cast", CASTS.values(), ids=CASTS)
 def test_both_oracles_agree_on_every_letter(real_book, cast):
     """The complex step and autograd, which share no line of differentiation."""
-    compared = 0
+    moving = [k for k in cast.letters if k not in cast.constants]
     with np.errstate(all="ignore"):
         pairs = zip(real_book.scenes(cast), real_book.scenes(cast, TorchScene))
         for first, second in pairs:
-            for outputs in [(o,) for o in cast.outputs]:
-                a, b = first.paired(outputs), second.paired(outputs)
-                for letter in cast.letters:
-                    if letter in a.env and a.upstream(letter):
-                        compared += _agree(a, b, "d", letter)
-            for letter in first.env:
-                compared += _agree(first, second, "", letter)
-                compared += _agree(first, second, "dot", letter)
-    assert compared > 20
+            env = [k for k in cast.letters if k in first.env]
+            _agree([(first.letter("", k), second.letter("", k)) for k in env])
+            dots = [k for k in env if k in moving]
+            _agree([(first.letter("dot", k), second.letter("dot", k)) for k in dots])
+            for output in cast.outputs:
+                a, b = first.paired((output,)), second.paired((output,))
+                above = [k for k in dots if a.upstream(k)]
+                _agree([(a.letter("d", k), b.letter("d", k)) for k in above])
 
 
-def _agree(a, b, prefix, letter) -> int:
-    x, y = a.letter(prefix, letter), plain(b.letter(prefix, letter))
-    known = np.isfinite(x) & np.isfinite(y)  # tau's derivative where a score is -inf
-    if not known.any():
-        return 0
-    scale = np.abs(x[known]).max() + 1
-    assert np.abs(x[known] - y[known]).max() <= 1e-14 * scale, (prefix, letter)
-    return 1
+def _agree(pairs: list) -> None:
+    """Up to rounding of the largest: a gradient may be small, or zero, as a sum of larger ones."""
+    known = []
+    for x, y in pairs:
+        x, y = plain(x).ravel(), plain(y).ravel()
+        there = np.isfinite(x) & np.isfinite(y)  # not tau's derivative where a score is -inf
+        known.append((x[there], y[there]))
+    scale = max((np.abs(x).max(initial=1.0) for x, _ in known), default=1.0)
+    for x, y in known:
+        assert np.abs(x - y).max(initial=0.0) <= PAGE * scale
 
 
 def test_sizes_are_pairwise_distinct_and_never_one():

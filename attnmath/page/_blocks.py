@@ -86,5 +86,6 @@ def _joined(parts: list[Value], axis: int) -> Value:
         raise PageError("shape", f"a block needs members that fit, not {shapes}")
     (length,) = lengths
     parts = [p.grown((length, p.shape[1]) if axis else (p.shape[0], length)) for p in parts]
-    x = v.library(parts[0].x).concat([part.x for part in parts], axis=axis)
-    return Value(x, np.concatenate([part.m for part in parts], axis))
+    xp, points = v.library(parts[0].x), np.broadcast_shapes(*(p.x.shape[:-2] for p in parts))
+    x = xp.concat([xp.broadcast_to(p.x, (*points, *p.shape)) for p in parts], axis=axis - 2)
+    return Value(x, np.concatenate([np.broadcast_to(p.m, p.shape) for p in parts], axis))

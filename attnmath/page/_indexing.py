@@ -22,9 +22,9 @@ def name_value(frame: Any, node: Node) -> Value:
     if letter in frame.scene.cast.rows:
         raise PageError("index", f"{letter} is a row: it needs its index", node.start)
     array = frame.scene.letter(prefix, letter)
-    if array.ndim != 2:
+    if frame.scene.axes_of(letter, array)[1]:
         raise PageError("index", f"{letter} is a family: it needs its index", node.start)
-    return Value(array, frame.scene.magnitude(array))
+    return Value(array, frame.scene.magnitude(array, array.shape[-2:]))
 
 
 def _local(frame: Any, node: Node, indices: tuple) -> Value:
@@ -43,18 +43,20 @@ def index_value(frame: Any, node: Node) -> Value:
         return _take(frame.evaluate(base), indices, node)
     if base.args in frame.locals:
         return _local(frame, base, indices)
-    array = frame.scene.letter(*base.args)
-    size = frame.scene.magnitude(array)
-    while array.ndim > 2:
+    whole = array = frame.scene.letter(*base.args)
+    points, family = frame.scene.axes_of(base.args[1], array)
+    for _ in range(family):
         if not indices:
             raise PageError("index", f"{base.args[1]} needs its index", node.start)
-        _inside(indices[0], array.shape[0], node)
-        array, size, indices = array[indices[0] - 1], size[indices[0] - 1], indices[1:]
-    if len(indices) == 2 and 1 not in array.shape:
-        (i, j), (rows, columns) = indices, array.shape
+        _inside(indices[0], array.shape[points], node)
+        array = array[:, indices[0] - 1] if points else array[indices[0] - 1]
+        indices = indices[1:]
+    if len(indices) == 2 and 1 not in array.shape[-2:]:
+        (i, j), (rows, columns) = indices, array.shape[-2:]
         _inside(i, rows, node)
         _inside(j, columns, node)
-        return Value(array[i - 1 : i, j - 1 : j], size[i - 1 : i, j - 1 : j])
+        array, indices = array[..., i - 1 : i, j - 1 : j], ()
+    size = frame.scene.magnitude(whole, array.shape[-2:])
     return _take(Value(array, size), indices, node)
 
 
@@ -66,7 +68,7 @@ def _take(value: Value, indices: tuple, node: Node) -> Value:
         axis = 1 if value.shape[0] == 1 else 0
         _inside(i, value.shape[axis], node)
         cut = (slice(None), slice(i - 1, i)) if axis else (slice(i - 1, i), slice(None))
-        value = Value(value.x[cut], value.m[cut])
+        value = Value(value.x[(..., *cut)], value.m[(..., *cut)])
     return value
 
 

@@ -1,5 +1,7 @@
 """Two oracles that share no line of differentiation, and one that knows no fact at all."""
 
+from math import prod
+
 import numpy as np
 
 from attnmath.page._evaluate import Frame
@@ -18,23 +20,25 @@ class NumPyScene(Scene):
         return np.asarray(x, dtype=float)
 
     def stack(self, parts: list) -> np.ndarray:
-        return np.stack(parts)
+        return np.stack(np.broadcast_arrays(*parts), axis=-3)
 
-    def bumped(self, letter: str, entry: tuple) -> dict:
-        key = ("bump", letter, entry)
+    def bumped(self, letter: str) -> dict:
+        """All letters where one entry of `letter` is bumped: a point for each of its entries."""
+        key = ("bump", letter)
         if key not in self.cache:
-            bump = np.zeros(self.shape(letter), dtype=complex)
-            bump[entry] = 1j * STEP
-            self.cache[key] = self.run(self.primals, (letter, bump))
+            shape = self.shape(letter)
+            bumps = 1j * STEP * np.eye(prod(shape)).reshape((-1, *shape))
+            self.cache[key] = self.run(self.primals, (letter, bumps))
         return self.cache[key]
 
     def gradient(self, letter: str) -> np.ndarray:
-        out = np.zeros(self.shape(letter))
-        for entry in np.ndindex(out.shape):
-            env = self.bumped(letter, entry)
-            for output in self.outputs:
-                out[entry] += np.sum(self.cotangents[output] * env[output].imag) / STEP
-        return out
+        env = self.bumped(letter)
+        out = np.zeros(prod(self.shape(letter)))
+        for output in self.outputs:
+            moved = env[output].imag * self.cotangents[output]
+            axes = tuple(range(-self.cotangents[output].ndim, 0))
+            out += np.sum(moved, axis=axes) / STEP
+        return out.reshape(self.shape(letter))
 
     def tangent(self, letter: str) -> np.ndarray:
         if "tangents" not in self.cache:
@@ -43,12 +47,11 @@ class NumPyScene(Scene):
         return self.cache["tangents"][letter].imag / STEP
 
     def slopes(self, frame: Frame, numerator: Node, letter: str, entries: list) -> np.ndarray:
-        out = []
-        for entry in entries:
-            view = self.view(self.bumped(letter, entry))
-            moved = Frame(view, frame.ranges, frame.locals, frame.index)
-            out.append(np.imag(moved.evaluate(numerator).x) / STEP)
-        return np.array(out)
+        view = self.view(self.bumped(letter))
+        moved = Frame(view, frame.ranges, frame.locals, frame.index).evaluate(numerator)
+        x = np.broadcast_to(moved.x, (prod(self.shape(letter)), *moved.shape))
+        at = [np.ravel_multi_index(entry, self.shape(letter)) for entry in entries]
+        return x[at].imag / STEP
 
 
 class TorchScene(Scene):
@@ -132,4 +135,5 @@ class Independent(Scene):
         key = (node, tuple(sorted(frame.index.items())))
         if key not in self.cache:
             self.cache[key] = self.draw(slope_shape(above, below))
-        return Value(self.cache[key], magnitude(self.cache[key]))
+        x = self.cache[key]
+        return Value(x, np.full(x.shape, magnitude(x)))

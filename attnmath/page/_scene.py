@@ -129,17 +129,25 @@ class Scene:
         try:
             if not definition.indices:
                 return parts[0].grown(shape).x
-            return self.stack([part.x for part in parts]).reshape(shape)
+            x = self.stack([part.x for part in parts])  # points, members, rows, columns
+            return x.reshape((*x.shape[:-3], *shape))
         except (ValueError, RuntimeError):
             found = text(parts[0])
             raise PageError("shape", f"{letter} is defined by {found} matrices") from None
 
-    def magnitude(self, array) -> np.ndarray:
-        """`magnitude` of a letter's array, found once."""
+    def magnitude(self, array, shape: tuple) -> np.ndarray:
+        """The `magnitude` of a letter's array, found once, for a part of this shape."""
+        if self.is_view:
+            return np.zeros(shape)  # derivatives are taken of entries alone
         key = ("magnitude", id(array))
         if key not in self.cache:
             self.cache[key] = (array, magnitude(plain(array)))  # which keeps the id in use
-        return self.cache[key][1]
+        return np.full(shape, self.cache[key][1])
+
+    def axes_of(self, letter: str, array) -> tuple[int, int]:
+        """How many axes count points (none or one), and how many members of a family."""
+        spec = self.cast.letters[self.cast.rows.get(letter, letter)]
+        return array.ndim - len(spec.axes), len(spec.axes) - 2
 
     def letter(self, prefix: str, letter: str):
         """The value of a letter, its gradient (d), or its tangent (dot)."""

@@ -3,6 +3,8 @@
 from itertools import product
 from typing import Any
 
+import numpy as np
+
 from attnmath.page._nodes import Node, PageError
 from attnmath.page._values import Value, magnitude
 
@@ -17,7 +19,7 @@ def partial(scene: Any, frame: Any, node: Node) -> Value:
     above = slopes.shape[1:]
     shape = slope_shape(above, below)
     x = slopes.reshape((len(entries), -1)).T.reshape(shape)
-    return Value(scene.array(x), magnitude(x))
+    return Value(scene.array(x), np.full(shape, magnitude(x)))
 
 
 def _entries(scene: Any, frame: Any, node: Node) -> tuple:

@@ -4,6 +4,9 @@ Every value of the page is a matrix: a number is 1×1, a row 1×m, a column n×1
 entries `x` it carries `m`: the same expression with every term taken by its size. Rounding
 moves an entry of `x` by a small multiple of u·m, so `m` is what a tolerance is relative to.
 A vector of ones has a free length until a neighbour fixes it.
+
+The matrix is the last two axes of `x`: an oracle may put one more in front of them, with
+many points at once; `m` is of no use to it then.
 """
 
 from dataclasses import dataclass
@@ -15,11 +18,10 @@ from array_api_compat import array_namespace
 from attnmath.page._nodes import PageError
 
 
-def magnitude(x) -> Any:
-    """The largest finite size in x, at every entry: what a given letter may be off by."""
+def magnitude(x) -> float:
+    """The largest finite size in x: what an entry of a given letter may be off by."""
     size = np.abs(np.asarray(x))
-    finite = size[np.isfinite(size)]
-    return np.full(size.shape, finite.max() if finite.size else 0.0)
+    return float(size[np.isfinite(size)].max(initial=0.0))
 
 
 def library(x) -> Any:
@@ -47,7 +49,7 @@ class Value:
 
     @property
     def shape(self) -> tuple[int, int]:
-        return tuple(self.x.shape)
+        return tuple(self.x.shape[-2:])
 
     @property
     def is_number(self) -> bool:
@@ -55,14 +57,15 @@ class Value:
 
     @property
     def T(self) -> "Value":
-        return Value(self.x.T, self.m.T, self.free[::-1])
+        return Value(self.x.mT, self.m.mT, self.free[::-1])
 
     def grown(self, shape: tuple[int, int]) -> "Value":
         """The same value with its free lengths made those of `shape`."""
         if self.shape == shape:
             return self
-        xp = library(self.x)
-        return Value(xp.broadcast_to(self.x, shape), np.broadcast_to(self.m, shape))
+        xp, m = library(self.x), self.m
+        x = xp.broadcast_to(self.x, (*self.x.shape[:-2], *shape))
+        return Value(x, np.broadcast_to(m, (*m.shape[:-2], *shape)))
 
     def number(self):
         if not self.is_number:
@@ -77,7 +80,7 @@ def text(value: Value) -> str:
 
 def match(a: Value, b: Value, what: str) -> tuple[Value, Value]:
     """Both grown to one shape; nothing else broadcasts."""
-    if a.free == b.free and a.x.shape == b.x.shape:
+    if a.free == b.free and a.shape == b.shape:
         return a, b
     shape = []
     for s, t, f, g in zip(a.shape, b.shape, a.free, b.free):
@@ -142,8 +145,8 @@ def kronecker(a: Value, b: Value) -> Value:
     if any(a.free + b.free):
         raise PageError("shape", "'⊗' needs known lengths: write 1_n")
     (r, c), (s, d) = a.shape, b.shape
-    product = a.x[:, None, :, None] * b.x[None, :, None, :]
-    return Value(product.reshape((r * s, c * d)), np.kron(a.m, b.m))
+    product = a.x[..., :, None, :, None] * b.x[..., None, :, None, :]
+    return Value(product.reshape((*product.shape[:-4], r * s, c * d)), np.kron(a.m, b.m))
 
 
 def power(a: Value, exponent: Value) -> Value:
@@ -151,7 +154,7 @@ def power(a: Value, exponent: Value) -> Value:
         raise PageError("shape", f"no power of a {text(a)} matrix to a {text(exponent)} one")
     e, size = np.real(plain(exponent.x)), abs(plain(a.x))
     moved = np.abs(e) * size ** (e - 1) * a.m + size**e * np.abs(np.log(size)) * exponent.m
-    return Value(a.x**exponent.x, size**e + (moved if size.item() > 0 else 0.0))
+    return Value(a.x**exponent.x, size**e + np.where(size > 0, moved, 0.0))
 
 
 def inverse(a: Value) -> Value:
@@ -164,12 +167,12 @@ def inverse(a: Value) -> Value:
 
 def total(a: Value) -> Value:
     known(a, "a sum over entries")
-    return Value(a.x.sum().reshape((1, 1)), a.m.sum().reshape((1, 1)))
+    return Value(a.x.sum((-2, -1))[..., None, None], a.m.sum((-2, -1))[..., None, None])
 
 
 def rowsum(a: Value) -> Value:
     known(a, "rowsum")
-    return Value(a.x.sum(1)[:, None], a.m.sum(1)[:, None])
+    return Value(a.x.sum(-1)[..., None], a.m.sum(-1)[..., None])
 
 
 def inner(a: Value, b: Value) -> Value:
@@ -200,7 +203,8 @@ def apply(name: str, a: Value) -> Value:
 
 def frobenius(a: Value) -> Value:
     known(a, "a norm")
-    return Value(((a.x * a.x).sum() ** 0.5).reshape((1, 1)), ((a.m * a.m).sum() ** 0.5)[None, None])
+    x = ((a.x * a.x).sum((-2, -1)) ** 0.5)[..., None, None]
+    return Value(x, ((a.m * a.m).sum() ** 0.5)[None, None])
 
 
 def spectral(a: Value) -> Value:

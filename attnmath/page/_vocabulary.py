@@ -21,28 +21,50 @@ def is_rule(name: str) -> bool:
     return inspect.isfunction(value) and value.__module__ not in CHECKS
 
 
+ROWWISE = ("softmax", "log_softmax", "logsumexp")  # of the rows of one matrix
+
+
 def call(function: Callable, values: list[Value]) -> Value:
     """A public function of attnmath on the values; numbers are passed as numbers."""
     if any(any(value.free) for value in values):
         raise PageError("shape", "an argument's length is not known: write 1_n")
-    args = [value.x[0, 0] if value.is_number else value.x for value in values]
     try:
-        out = function(*args)
+        points = max(value.x.shape[:-2] for value in values)
+        if not points or function.__name__ in ROWWISE and len(values) == 1:
+            out = _matrix(function(*(_argument(value.x) for value in values)), len(points))
+        else:
+            out = np.stack([_at(function, values, k) for k in range(points[0])])
     except (ValueError, TypeError, IndexError) as error:
         raise PageError("shape", str(error)) from None
-    if not hasattr(out, "ndim") or out.ndim > 2:
-        raise PageError("shape", "this function's result is not one matrix")
-    if out.ndim < 2:
-        out = out.reshape((-1, 1))
     largest = 1 + max(float(value.m.max()) for value in values)
-    return Value(out, v.magnitude(plain(out)) * largest)
+    return Value(out, np.full(out.shape, v.magnitude(plain(out)) * largest))
+
+
+def _argument(x: Any) -> Any:
+    return x[..., 0, 0] if tuple(x.shape[-2:]) == (1, 1) else x
+
+
+def _at(function: Callable, values: list[Value], k: int) -> Any:
+    """What the function returns at the k-th of many points."""
+    return _matrix(function(*(_argument(x[k] if x.ndim > 2 else x) for x in (a.x for a in values))), 0)
+
+
+def _matrix(out: Any, leading: int) -> Any:
+    """The result, as a matrix: a vector is a column, a number 1×1."""
+    if not hasattr(out, "ndim") or out.ndim > 2 + leading:
+        raise PageError("shape", "this function's result is not one matrix")
+    return out if out.ndim == 2 + leading else out.reshape((*out.shape[:leading], -1, 1))
 
 
 def _diag(a: Value) -> Value:
     if 1 not in a.shape or any(a.free):
         raise PageError("shape", "diag needs a row or a column")
     eye = np.eye(max(a.shape))
-    return Value(a.x.reshape((-1, 1)) * eye_like(a.x, eye), a.m.reshape((-1, 1)) * eye)
+    return Value(_column(a.x) * eye_like(a.x, eye), _column(a.m) * eye)
+
+
+def _column(x: Any) -> Any:
+    return x.reshape((*x.shape[:-2], -1, 1))
 
 
 def eye_like(x, eye: np.ndarray):
@@ -58,7 +80,7 @@ def _trace(a: Value) -> Value:
 
 def _vec(a: Value) -> Value:
     v.known(a, "vec")
-    return Value(a.x.reshape((-1, 1)), a.m.reshape((-1, 1)))
+    return Value(_column(a.x), _column(a.m))
 
 
 def _rank(a: Value) -> Value:
@@ -71,7 +93,7 @@ def _det(a: Value) -> Value:
     v.known(a, "det")
     if a.shape[0] != a.shape[1]:
         raise PageError("shape", f"no determinant of a {v.text(a)} matrix")
-    x = array_namespace(a.x).linalg.det(a.x).reshape((1, 1))
+    x = array_namespace(a.x).linalg.det(a.x)[..., None, None]
     return Value(x, np.prod(a.m.sum(1)).reshape((1, 1)))
 
 
