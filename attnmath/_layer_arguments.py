@@ -52,7 +52,7 @@ def layer(
     named = _given(function, named)
     shapes = _shapes(function, named, "X" if Z is X else "Z")
     _scores(function, named, shapes["given.P"])
-    _finite(function, {"X": X, "Z": Z, **weights})
+    _finite(function, {"X": X, "Z": Z, **weights, "gamma": gamma})
     if gamma is None:
         named["gamma"] = 1 / math.sqrt(shape(named["W.W_Q"])[-1])
     for name in maps:
@@ -129,18 +129,16 @@ def _shapes(function: str, named: dict, Z: str) -> dict:
 
 
 def _sizes(function: str, name: str, x: Any, need: tuple, of: str) -> None:
-    """x has these axes: a number is a size, a letter any size but 0."""
+    """x has these axes: a number is a size, a letter any size, H, G, d_k any but 0."""
     own = shape(x)
-    fits = len(own) == len(need) and all(
-        a == b if isinstance(b, int) else a > 0 for a, b in zip(own, need)
-    )
-    if not fits:
-        comma = "," if len(need) == 1 else ""
-        letters = [b for b in need if isinstance(b, str)]
-        positive = f" with {', '.join(letters)} > 0" if 0 in own and letters else ""
+    empty = [b for a, b in zip(own, need) if a == 0 and b in ("H", "G", "d_k")]
+    fits = (isinstance(b, str) or a == b for a, b in zip(own, need))
+    if len(own) != len(need) or empty or not all(fits):
+        axes = ", ".join(map(str, need)) + "," * (len(need) == 1)
+        positive = f" with {', '.join(empty)} > 0" if empty else ""
         raise ValueError(
-            f"{function}: {name} has shape {own}; it needs"
-            f" ({', '.join(map(str, need))}{comma}){positive} to match {of}"
+            f"{function}: {name} has shape {own}; it needs ({axes}){positive} to match"
+            f" {of}"
         )
 
 
@@ -174,7 +172,7 @@ def _looks_boolean(B: Any) -> Any:
 
 def _finite(function: str, named: dict) -> None:
     for name, x in named.items():
-        if _sees(x, lambda x: ~array_namespace(x).isfinite(x)):
+        if not is_number(x) and _sees(x, lambda x: ~array_namespace(x).isfinite(x)):
             raise ValueError(
                 f"{function}: {name} of shape {shape(x)} holds NaN or infinity; it"
                 " needs finite numbers"
@@ -193,5 +191,12 @@ def _packed(function: str, kind: type, named: dict, Y: tuple) -> list:
 
 def _dot(function: str, name: str, w: Any, dot: Any) -> Any:
     """A tangent of the shape of what it belongs to; zeros for None."""
-    out = _with_others(function, {f"W.{name}": w, f"W.{name}_dot": dot}, {})
-    return None if w is None or is_number(out[1]) else out[1]
+    if dot is None:
+        return None if w is None else array_namespace(w).zeros_like(w)
+    if w is None:
+        raise ValueError(
+            f"{function}: W_dot.{name} has shape {shape(dot)}; it needs to be None, as"
+            f" W.{name} is"
+        )
+    _shape(function, f"W_dot.{name}", dot, shape(w), f"W.{name}")
+    return dot
