@@ -212,6 +212,7 @@ SHARED = Cast(
         "O": Letter(("n", "d_v"), "prp:bias_parts"),
     },
     outputs=("O",),
+    constants=("E", "B"),
     settings=(
         Setting("random bias", 271),
         Setting("causal", 272, change=_mask_of_bias),
@@ -260,6 +261,7 @@ DROPOUT = Cast(
     },
     outputs=("O",),
     rows={"v": "V", "o": "O"},
+    constants=("U", "rho", "R"),
     settings=(
         Setting("random bias", 291, change=_draws),
         Setting("no bias", 292, change=_draws_no_bias),
