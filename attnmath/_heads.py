@@ -76,7 +76,7 @@ def multihead_map(
     head; None is 1/sqrt(d_k). R, 0 or 1/(1-rho), multiplies the weights: dropout. None
     is none. Raises TypeError unless W is Weights and all are floating-point arrays of
     one library and one precision; ValueError for a wrong shape, for NaN or infinity in
-    X, Z, W or R, for NaN or +inf in B, and for a B of zeros and ones, which is a
+    X, Z, W, R or gamma, for NaN or +inf in B, and for a B of zeros and ones, which is a
     boolean mask by its looks: to mean it as a bias, give B - 1, which has the same
     weights.
     Derived in chapters/heads.md, eq:multihead_map.
