@@ -1,6 +1,7 @@
 """A function at a point: Jacobian, sensitivity to rounding, finite difference, names."""
 
 import functools
+from collections import namedtuple
 
 import numpy as np
 import pytest
@@ -115,6 +116,17 @@ def test_names_come_from_the_signature():
     assert names_of(lambda *x: 0, 2) == (0, ["x0", "x1"])
     assert names_of(lambda a, *x, **y: 0, 3) == (1, ["a", "x1", "x2"])
     assert names_of(functools.partial(f, scale=2.0), 2)[1] == ["x", "y"]
+
+
+def test_a_named_tuple_is_an_argument_for_each_of_its_fields():
+    Pair = namedtuple("Pair", "a b")
+    p = problem(lambda x, W: x * W.a + (0 if W.b is None else W.b), (x, Pair(y[:, 0], 5.0)))
+    assert p.names == ["x", "W.a", "W.b"] and p.arguments == ["x", "W"] and len(p.whole) == 2
+    assert p.jacobian(1).tolist() == [[1, 0], [0, 2]] and p.jacobian(2).tolist() == [[1], [1]]
+    assert problem(lambda W: W.a, (Pair(x, None),)).x[1] is None
+    with pytest.raises(TypeError) as caught:
+        problem(lambda W: W.a, (Pair(x, x.astype("f")),))
+    assert str(caught.value) == "caller: W.b has dtype float32; it needs float64, since the check counts roundings"
 
 
 def test_random_gradients_and_tangents_repeat_with_the_seed():
