@@ -34,13 +34,14 @@ ALONE := -p no:hypothesispytest    # half a second for each worker that has note
 CHECKS := $(DONE)/pairs $(DONE)/ledger $(DONE)/pages $(DONE)/notebooks
 LEDGER := chapters/ledger.md
 
-.PHONY: book test check html env lab notebooks ledger trained misprints portable lint mutants wheel accessible clean help
+.PHONY: book test test-adapters check html env lab notebooks ledger trained misprints portable lint mutants wheel accessible clean help
 
 help:
 	@echo 'make book        check every page and notebook, then build _build/html'
 	@echo 'make check       the checks of make book alone'
 	@echo 'make html        the pages without the checks, to look at while writing'
 	@echo 'make test        all tests and notebooks'
+	@echo 'make test-adapters  the functions on JAX'"'"'s arrays; installs JAX into the environment'
 	@echo 'make notebooks   texts -> executed notebooks, byte for byte reproducible'
 	@echo 'make ledger      measure every equation again and write $(LEDGER)'
 	@echo 'make trained     train the transformer of the chapter on training again (minutes)'
@@ -154,6 +155,9 @@ lab: $(ENV)/.ready-lab
 	@$(if $(NOTEBOOKS),$(PY) -m nbformat.sign $(NOTEBOOKS) > /dev/null)
 	$(PY) -m jupyterlab --notebook-dir=chapters --LabApp.news_url= \
 	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate $(LAB)
+
+test-adapters: $(ENV)/.ready-adapters
+	$(PY) -m pytest --quiet -n $(JOBS) tests/adapters
 
 accessible: $(ENV)/.ready-accessible $(DONE)/html
 	$(PY) tools/accessible.py _build/html

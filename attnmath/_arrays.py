@@ -4,11 +4,12 @@ Formulas call these words and each other, nothing else. A score of -inf is decid
 its weight is 0 and it does not move, and a row that holds nothing else is empty.
 """
 
+import sys
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_torch_array
+from array_api_compat import array_namespace, device, is_jax_array, is_torch_array
 
 Array = Any  # an array of any library that array-api-compat knows
 Scalar = Any  # a number, or an array that broadcasts
@@ -69,10 +70,21 @@ def rowmean(x: Array) -> Array:
 
 
 def rowmax(x: Array) -> Array:
-    """The largest real part in each row, as a column; 0 for an empty row."""
+    """The largest real part in each row, as a column, a constant; 0 for an empty row.
+
+    What subtracts it adds it again, or divides by the same power: its tangent cancels.
+    """
+    x = constant(real(x))
     if x.shape[-1] == 0:
-        return rowsum(real(x))
-    return finite(array_namespace(x).max(real(x), axis=-1, keepdims=True))
+        return rowsum(x)
+    return finite(array_namespace(x).max(x, axis=-1, keepdims=True))
+
+
+def constant(x: Array) -> Array:
+    """x, through which automatic differentiation does not pass."""
+    if is_torch_array(x):
+        return x.detach()
+    return sys.modules["jax"].lax.stop_gradient(x) if is_jax_array(x) else x
 
 
 def inner(x: Array, y: Array) -> Array:

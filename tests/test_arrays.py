@@ -61,6 +61,34 @@ def test_row_sums_and_maxima(array):
     assert same(v.rowmax(array(np.zeros((2, 0)))), [[0.0], [0.0]])
 
 
+def test_constant(array):
+    x = array([1.0, -INF])
+    assert same(v.constant(x), x)
+
+
+def test_no_derivative_passes_a_constant():
+    x = torch.tensor([[1.0, 2.0]], dtype=torch.float64)
+    _, tangent = torch.func.jvp(lambda x: x * v.constant(x) + v.rowmax(x), (x,), (torch.ones_like(x),))
+    assert same(tangent, x)
+    gradient = torch.func.grad(lambda x: (x * v.constant(x) + v.rowmax(x)).sum())(x)
+    assert same(gradient, x)
+
+
+def test_means_roots_and_tangents(array):
+    assert same(v.rowmean(array([[1.0, 2.0], [3.0, 5.0]])), [[1.5], [4.0]])
+    assert same(v.rowmean(array([[1j, 2.0]])), [[1 + 0.5j]])
+    assert same(v.sqrt(array([4.0, 0.0])), [2.0, 0.0]) and same(v.sqrt(array([-4 + 0j])), [2j])
+    assert same(v.tanh(array([0.0, 1e4, -1e4])), [0.0, 1.0, -1.0])
+
+
+def test_inner(array):
+    x, y = array([[2.0, 0.0], [-1.0, 0.0]]), array([[3.0, -INF], [4.0, 5.0]])
+    with np.errstate(all="raise"):
+        assert same(v.inner(x, y), 2.0)
+    assert same(v.inner(array([1.0, 2.0]), array([-INF, 1.0])), -INF)
+    assert same(v.inner(array([1j, 2.0]), array([1j, 3.0 + 1j])), 5 + 2j)
+
+
 def test_axes(array):
     x = array([[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]])
     assert same(v.T(x), [[[1.0, 3, 5], [2, 4, 6]]])

@@ -1,0 +1,225 @@
+"""Every public function on JAX's arrays: NumPy's numbers, JAX's own derivatives, jit and vmap.
+
+Run by 'make test-adapters', which installs JAX; 'make test' does not look into this folder.
+"""
+
+import inspect
+import os
+import subprocess
+import sys
+from functools import partial
+
+os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # small programs, each run once
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+
+import attnmath  # noqa: E402
+from attnmath import Weights  # noqa: E402
+
+jax.config.update("jax_enable_x64", True)
+
+ROUNDINGS = 64  # of the largest number: sums of some dozen terms, exponentials of scores below ten
+
+
+def mask(rng, dtype):
+    return rng.random((4, 5)) < 0.6
+
+
+def half(rng, dtype):
+    return np.asarray(0.5, dtype)
+
+
+def kept(rng, dtype):
+    return ((rng.random((4, 5)) < 0.8) / 0.8).astype(dtype)
+
+
+def targets(rng, dtype):
+    """Target probabilities; none where there is no score, a row of zeros is ignored."""
+    E = rng.random((4, 5)) * [[0], [0], [1], [1]]
+    E[0, 3] = 1
+    return (E / np.maximum(1e-9, E.sum(-1, keepdims=True))).astype(dtype)
+
+
+# The shape of each letter, or how it is drawn: n = 4, m = 5, d = 6, d_z = 7, d_k = 3, d_v = 2, H = 2, G = 1.
+ONE_HEAD = {
+    "A": (4, 5), "dP": (4, 5), "dL": (4,), "dLambda": (4, 5), "tau": half,
+    "Q": (6, 4, 3), "K": (5, 3), "V": (5, 2), "B": (4, 5), "gamma": (), "dO": (6, 4, 2), "R": kept,
+}  # fmt: skip
+TOKENS = {"X": (3, 4, 6), "dY": (3, 4, 6)}
+LAYER = TOKENS | {
+    "Z": (3, 5, 7), "B": (2, 4, 5), "gamma": (2,), "R": kept, "given": None,
+    "W": Weights((2, 6, 3), (1, 7, 3), (1, 7, 2), (2, 2, 6), (2, 3), (1, 3), (1, 2), (6,)),
+}  # fmt: skip
+LETTERS = {  # of every function of a module; a function alone may differ
+    "_softmax": ONE_HEAD, "_attention": ONE_HEAD, "_dropout": ONE_HEAD,
+    "_projections": {"X": (3, 4, 6), "dY": (3, 4, 7), "W": (6, 7), "b": (7,)},
+    "_heads": LAYER,
+    "_inputs": LAYER | {"B": (2, 4, 4), "R": lambda rng, dtype: kept(rng, dtype)[:, :4], "W": Weights(
+        (2, 6, 3), (2, 6, 3), (2, 6, 2), (2, 2, 6))},
+    "_blocks": TOKENS | {"alpha": (6,), "beta": (6,), "epsilon": lambda rng, dtype: 1e-3, "U": (4, 5),
+                         "W_U": (6, 7), "b_U": (7,), "W_D": (7, 6), "b_D": (6,), "dF": (4, 5),
+                         "A": (4, 5), "E": targets, "dloss": ()},
+    "_masks": {"lengths": lambda rng, dtype: rng.integers(0, 6, 3), "m": lambda rng, dtype: 5, "mask": mask,
+               "documents": lambda rng, dtype: np.sort(rng.integers(0, 3, (2, 4))),
+               "documents_of_keys": lambda rng, dtype: np.sort(rng.integers(0, 3, (2, 5))),
+               "added": (3, 4, 5), "like": (), "attn_mask": mask, "heads": None,
+               "key_padding_mask": lambda rng, dtype: rng.random((3, 5)) < 0.4},
+    "dropout_mask": {"U": lambda rng, dtype: rng.random((4, 5)).astype(dtype), "rho": lambda rng, dtype: 0.3},
+}  # fmt: skip
+NO_ARRAYS = {"Weights", "causal_mask", "check_jvp", "check_vjp", "complex_step", "window_mask"}
+NAMES = [name for name in attnmath.__all__ if name not in NO_ARRAYS]
+DERIVED = [name for name in NAMES if f"{name}_vjp" in NAMES]
+names = pytest.mark.parametrize("name", NAMES)
+derived = pytest.mark.parametrize("name", DERIVED)
+
+
+def draw(rng, shape, dtype):
+    """Random numbers; a shape may be None, or a named tuple of shapes, or say how to draw."""
+    if callable(shape):
+        return shape(rng, dtype)
+    if shape is None or hasattr(shape, "_fields"):
+        return None if shape is None else type(shape)(*(draw(rng, s, dtype) for s in shape))
+    return (0.5 * rng.normal(size=shape)).astype(dtype)
+
+
+def case(name, dtype="float64", seed=0):
+    """A function, and an array for each parameter; an empty row and a masked score in A and B.
+
+    What is no array is bound to the function.
+    """
+    f, rng = getattr(attnmath, name), np.random.default_rng(seed)
+    shapes = LETTERS[f.__module__.removeprefix("attnmath.")] | LETTERS.get(name, {})
+    x = {p: draw(rng, shapes[p.removesuffix("_dot")], dtype) for p in inspect.signature(f).parameters}
+    for p in x.keys() & {"A", "B"}:
+        x[p][..., 1, :] = x[p][..., 0, 2] = -np.inf
+    numbers = {p: x.pop(p) for p in list(x) if isinstance(x[p], int | float) and not isinstance(x[p], np.generic)}
+    return partial(f, **numbers), x
+
+
+def jaxed(x):
+    return jax.tree.map(jnp.asarray, x)
+
+
+def close(got, want, unit):
+    """The same tree of JAX's arrays, equal to some roundings of the largest number in it."""
+    assert jax.tree.structure(got) == jax.tree.structure(want)
+    pairs = [(np.asarray(g), np.asarray(w)) for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want))]
+    assert all(isinstance(g, jax.Array) for g in jax.tree.leaves(got))
+    assert all(g.shape == w.shape and g.dtype == w.dtype for g, w in pairs)
+    assert all((np.isneginf(g) == np.isneginf(w)).all() for g, w in pairs)
+    g, w = (np.concatenate([np.where(np.isneginf(a), 0, a).ravel() for a in side]) for side in zip(*pairs))
+    return (np.abs(g - w) <= ROUNDINGS * unit * np.abs(w).max(initial=0)).all()
+
+
+def unit(dtype):
+    return np.finfo(dtype).eps / 2
+
+
+@names
+def test_jax_gives_the_numbers_of_numpy(name):
+    f, x = case(name)
+    assert close(f(**jaxed(x)), f(**x), unit("float64"))
+
+
+@names
+def test_compiled_functions_give_the_same(name):
+    """In single precision, and where a number is traced, which has no precision of its own."""
+    f, x = case(name, "float32")
+    x |= {p: 0.7 for p in ("gamma", "tau", "gamma_dot", "tau_dot") if p in x and np.shape(x[p]) == ()}
+    assert close(jax.jit(f)(**x), f(**x), unit("float32"))
+
+
+@names
+def test_mapped_functions_give_each_its_own(name):
+    f, xs = case(name)[0], [case(name, seed=seed)[1] for seed in range(3)]
+    out = jax.jit(jax.vmap(lambda x: f(**x)))(jax.tree.map(lambda *a: jnp.stack(a), *xs))
+    for i, x in enumerate(xs):
+        assert close(jax.tree.map(lambda a, i=i: a[i], out), f(**x), unit("float64"))
+
+
+def rules(name):
+    """A function, its vjp and its jvp, of the differentiable arguments alone; these, tangents, and dY."""
+    f, x = case(name)
+    f_vjp, f_jvp = (partial(getattr(attnmath, name + rule), **f.keywords) for rule in ("_vjp", "_jvp"))
+    parameters = inspect.signature(f).parameters
+    constants = {p: jaxed(x.pop(p)) for p in list(x) if parameters[p].kind is inspect.Parameter.KEYWORD_ONLY}
+    f, f_vjp, f_jvp = (partial(g, **constants) for g in (f, f_vjp, f_jvp))
+    x, rng = jaxed(tuple(x.values())), np.random.default_rng(1)
+    x_dot, dY = jax.tree.map(lambda a: jnp.asarray(rng.normal(size=a.shape)), (x, jax.eval_shape(f, *x)))
+
+    def gradients(dY, *x):
+        found = f_vjp(dY, *x)
+        return tuple(found) if isinstance(found, tuple) else (found,)
+
+    return f, gradients, f_jvp, x, x_dot, dY
+
+
+@derived
+def test_gradients_and_tangents_are_those_of_jax(name):
+    f, f_vjp, f_jvp, x, x_dot, dY = rules(name)
+    by_rule = jax.jit(lambda dY, x, x_dot: (f_vjp(dY, *x), f_jvp(*x_dot, *x)))
+    by_jax = jax.jit(lambda dY, x, x_dot: (jax.vjp(f, *x)[1](dY), jax.jvp(f, x, x_dot)[1]))
+    for got, want in zip(by_rule(dY, x, x_dot), by_jax(dY, x, x_dot)):
+        assert close(got, want, unit("float64"))
+
+
+@derived
+def test_second_derivatives_are_those_of_jax(name):
+    """The rule is differentiated once more; no NaN from a masked score or an empty row."""
+    f, f_vjp, _, x, x_dot, dY = rules(name)
+    by_rule = jax.jit(lambda x, x_dot: jax.jvp(lambda *x: f_vjp(dY, *x), x, x_dot)[1])
+    by_jax = jax.jit(lambda x, x_dot: jax.jvp(lambda *x: jax.vjp(f, *x)[1](dY), x, x_dot)[1])
+    got = by_rule(x, x_dot)
+    assert all(np.isfinite(a).all() for a in jax.tree.leaves(got))
+    assert close(got, by_jax(x, x_dot), 16 * unit("float64"))
+
+
+def test_what_was_computed_may_be_given():
+    f, x = case("multihead_vjp")
+    given = {p: jaxed(x[p]) for p in x if p not in ("dY", "given")}
+    x["given"] = jax.jit(attnmath.multihead_map)(**given)
+    assert close(jax.jit(f)(**x), f(**x | {"given": None}), unit("float64"))
+
+
+def test_values_are_those_of_jaxs_own_functions():
+    A = jaxed(case("softmax")[1]["A"])
+    rows = np.array([0, 2, 3])  # JAX has NaN in an empty row
+    for ours, theirs in [(attnmath.softmax, jax.nn.softmax), (attnmath.log_softmax, jax.nn.log_softmax)]:
+        assert close(ours(A)[rows], theirs(A)[rows], unit("float64"))
+    assert close(attnmath.logsumexp(A), jax.nn.logsumexp(A, axis=-1), unit("float64"))
+    Q, K, V, B = (jaxed(case("attention")[1][p]) for p in "QKVB")
+    V = jnp.concat([V, V[:, :1]], axis=1)  # JAX wants d_v = d_k
+    heads = [jnp.broadcast_to(a, (6, 1, *a.shape[-2:])).swapaxes(1, 2) for a in (Q[:, None], K, V)]
+    theirs = jax.nn.dot_product_attention(*heads, bias=B, scale=0.7)[:, :, 0]
+    # JAX takes the exponentials in single precision.
+    assert close(attnmath.attention(Q, K, V, B, 0.7)[:, rows], theirs[:, rows], unit("float32"))
+
+
+@pytest.mark.parametrize("wrong", [
+    lambda x: x._replace(dQ=x.dQ * (1 + 1e-11)), lambda x: x._replace(dB=-x.dB),
+    lambda x: x._replace(dK=x.dK.at[0, 0].add(1e-12)), lambda x: x._replace(dV=x.dV * jnp.nan),
+])  # fmt: skip
+def test_the_comparison_rejects_planted_mistakes(wrong):
+    f, x = case("attention_vjp")
+    right = f(**x)
+    assert close(jaxed(right), right, unit("float64"))
+    assert not close(wrong(jaxed(right)), right, unit("float64"))
+
+
+def test_a_refused_argument_is_refused_in_jaxs_words_too():
+    x = jaxed(case("attention")[1])
+    with pytest.raises(TypeError, match="K has dtype float32; it needs that of Q, float64"):
+        attnmath.attention(**x | {"K": x["K"].astype("float32")})
+    with pytest.raises(TypeError, match="K is an array of numpy, but Q is one of jax"):
+        attnmath.attention(**x | {"K": np.asarray(x["K"])})
+    with pytest.raises(ValueError, match="B of shape .4, 5. holds NaN"):
+        attnmath.attention(**x | {"B": x["B"] * jnp.nan})
+
+
+def test_importing_the_package_does_not_import_jax():
+    code = "import sys, attnmath; print('jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
