@@ -313,6 +313,26 @@ def test_torch_maps_over_a_batch():
     assert agree(together, each(np.asarray, multihead_vjp(*problem())), *problem())
 
 
+@pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
+def test_torch_traces_the_rule(mode):
+    from torch.fx.experimental.proxy_tensor import make_fx
+    x = each(torch.as_tensor, problem())
+    graph = make_fx(lambda *x: multihead_vjp(*x), tracing_mode=mode)(*x)
+    assert all_near(graph(*x), multihead_vjp(*x))
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler and the exporter warn of their own parts
+def test_compiled_and_exported_programs_give_the_same():
+    class Layer(torch.nn.Module):
+        def forward(self, X, Z, B):
+            return multihead(X, Z, W, B)
+    dY, X, Z, W, B, gamma = x = each(torch.as_tensor, problem())
+    compiled = torch.compile(multihead_vjp, backend="eager", fullgraph=True)
+    assert all_near(compiled(*x), multihead_vjp(*x))
+    program = torch.export.export(Layer(), (X, Z, B))
+    assert near(program.module()(X, Z, B), multihead(X, Z, W, B))
+
+
 def test_complex_numbers_carry_the_tangent():
     _, X, Z, W, B, gamma = problem()
     for array in (np.asarray, torch.as_tensor):
