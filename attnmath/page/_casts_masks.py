@@ -233,7 +233,7 @@ EQUAL = Cast(
         "O": Letter(("n", "d_v"), "prp:equal_map"),
         "D": Letter(("n", "1"), "prp:equal_statistic"),
     },
-    outputs=("O", "L"),
+    outputs=("O",),
     settings=(
         Setting("random", 281),
         Setting("random again", 282),
