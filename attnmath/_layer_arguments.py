@@ -172,11 +172,17 @@ def _looks_boolean(B: Any) -> Any:
 
 def _finite(function: str, named: dict) -> None:
     for name, x in named.items():
-        if not is_number(x) and _sees(x, lambda x: ~array_namespace(x).isfinite(x)):
+        if not is_number(x) and _sees(x, _unbounded):
             raise ValueError(
                 f"{function}: {name} of shape {shape(x)} holds NaN or infinity; it"
                 " needs finite numbers"
             )
+
+
+def _unbounded(x: Any) -> Any:
+    """Whether the largest or the smallest entry is infinite; NaN is no number below."""
+    xp = array_namespace(x)
+    return ~((xp.max(x) < math.inf) & (xp.min(x) > -math.inf))
 
 
 def _packed(function: str, kind: type, named: dict, Y: tuple) -> list:
