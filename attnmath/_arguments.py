@@ -10,9 +10,9 @@ import sys
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, is_array_api_obj, is_torch_array
+from array_api_compat import is_array_api_obj, is_torch_array
 
-from attnmath._arrays import is_number, real, shape
+from attnmath._arrays import is_number, namespace, number_type, real, shape
 
 NUMBERS = ("tau", "tau_dot", "gamma", "gamma_dot", "rho")  # may be Python numbers
 OUTPUTS = {"dP": "P", "dL": "L", "dLambda": "Lambda", "dO": "O", "dY": "Y"}
@@ -108,13 +108,13 @@ def _arrays(function: str, **given: Any) -> dict:
             continue
         _floating(function, name, x)
         first = first or (name, x)
-        if array_namespace(x) is not array_namespace(first[1]):
+        if namespace(x) is not namespace(first[1]):
             raise TypeError(
                 f"{function}: {name} is an array of {_library(x)}, but {first[0]}"
                 f" is one of {_library(first[1])}; all need to be of one library"
             )
         if getattr(x, "weak_type", False):  # a number that JAX traces adapts itself
-            given[name] = x = x.astype(array_namespace(x).result_type(x, first[1]))
+            given[name] = x = x.astype(namespace(x).result_type(x, first[1]))
         if _precision(x) != _precision(first[1]):
             raise TypeError(
                 f"{function}: {name} has dtype {_dtype(x)}; it needs that of"
@@ -130,14 +130,14 @@ def _floating(function: str, name: str, x: Any) -> None:
             f"{function}: {name} is a {type(x).__name__}; it needs to be {kind}"
             " (of NumPy, torch or another array-API library)"
         )
-    xp = array_namespace(x)
+    xp = namespace(x)
     if name == "B" and xp.isdtype(x.dtype, "bool"):
         raise TypeError(
             f"{function}: B is boolean; it needs numbers that are added to the scores:"
             " 0 where a query may look and -inf where not, as in"
             " where(may_look, 0.0, -inf)"
         )
-    if not xp.isdtype(x.dtype, ("real floating", "complex floating")):
+    if not number_type(x).is_floating:
         raise TypeError(
             f"{function}: {name} has dtype {_dtype(x)}; it needs floating-point numbers"
         )
@@ -150,7 +150,7 @@ def _all_complex(given: dict) -> dict:
     }
     kinds = [x.dtype for x in arrays.values()]
     kinds += [x for x in given.values() if isinstance(x, complex)]
-    xp = array_namespace(*arrays.values())
+    xp = namespace(next(iter(arrays.values())))
     if all(kind == kinds[0] for kind in kinds):
         return given
     dtype = xp.result_type(*kinds)
@@ -174,7 +174,7 @@ def _with_others(function: str, given: dict, outputs: dict) -> list:
             elif given[of] is None or is_number(given[of]):
                 given[name] = 0
             else:
-                given[name] = array_namespace(given[of]).zeros_like(given[of])
+                given[name] = namespace(given[of]).zeros_like(given[of])
     return list(given.values())
 
 
@@ -232,13 +232,13 @@ def _sees(x: Any, question: Any) -> bool:
         if torch.compiler.is_compiling() or torch.jit.is_tracing():
             return False
     try:
-        return bool(array_namespace(x).any(question(real(x))))
+        return bool(namespace(x).any(question(real(x))))
     except Exception:  # a tracer, or one of a batch under vmap, does not become a bool
         return False
 
 
 def _precision(x: Any) -> float:
-    return float(array_namespace(x).finfo(x.dtype).eps)
+    return number_type(x).eps
 
 
 def _dtype(x: Any) -> str:

@@ -6,7 +6,7 @@ its weight is 0 and it does not move, and a row that holds nothing else is empty
 
 import sys
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from array_api_compat import array_namespace, device, is_jax_array, is_torch_array
@@ -15,9 +15,42 @@ Array = Any  # an array of any library that array-api-compat knows
 Scalar = Any  # a number, or an array that broadcasts
 
 
+class NumberType(NamedTuple):
+    """What a dtype is, and the distance from 1 to its next number, if it has one."""
+
+    is_floating: bool
+    is_complex: bool
+    eps: float | None
+
+
+_NAMESPACES: dict = {}  # of each type of arrays, and all its dtypes met so far:
+_NUMBER_TYPES: dict = {}  # asking takes longer than computing with a small array
+
+
+def namespace(x: Array) -> Any:
+    """The functions of the library that x is an array of, as array-api-compat has it."""
+    if type(x) not in _NAMESPACES:
+        _NAMESPACES[type(x)] = array_namespace(x)
+    return _NAMESPACES[type(x)]
+
+
+def number_type(x: Array) -> NumberType:
+    """The kind and the precision of the entries of x."""
+    met = _NUMBER_TYPES.setdefault(type(x), [])
+    for dtype, known in met:
+        if dtype == x.dtype:
+            return known
+    xp = namespace(x)
+    is_complex = xp.isdtype(x.dtype, "complex floating")
+    is_floating = is_complex or xp.isdtype(x.dtype, "real floating")
+    eps = float(xp.finfo(x.dtype).eps) if is_floating else None
+    met.append((x.dtype, NumberType(is_floating, is_complex, eps)))
+    return met[-1][1]
+
+
 def exp(x: Array) -> Array:
     """The exponential; exactly 0 where x is -inf."""
-    xp = array_namespace(x)
+    xp = namespace(x)
     if not is_complex(x):  # then arithmetic itself does the right thing with -inf
         return xp.exp(x)
     return xp.where(hidden(x), 0, xp.exp(finite(x)))
@@ -25,18 +58,18 @@ def exp(x: Array) -> Array:
 
 def log(x: Array) -> Array:
     """The logarithm; -inf where x is 0."""
-    xp = array_namespace(x)
+    xp = namespace(x)
     return xp.where(x == 0, -xp.inf, xp.log(xp.where(x == 0, 1, x)))
 
 
 def sqrt(x: Array) -> Array:
     """The square root, entry by entry."""
-    return array_namespace(x).sqrt(x)
+    return namespace(x).sqrt(x)
 
 
 def tanh(x: Array) -> Array:
     """The hyperbolic tangent, entry by entry."""
-    return array_namespace(x).tanh(x)
+    return namespace(x).tanh(x)
 
 
 def divide(x: Array, y: Scalar) -> Array:
@@ -48,7 +81,7 @@ def divide(x: Array, y: Scalar) -> Array:
 
 def nonzero(x: Array) -> Array:
     """x with 1 in the place of 0, so that 0 / 0 is 0."""
-    return array_namespace(x).where(x == 0, 1, x)
+    return namespace(x).where(x == 0, 1, x)
 
 
 def shift(x: Array, c: Array) -> Array:
@@ -61,12 +94,12 @@ def shift(x: Array, c: Array) -> Array:
 
 def rowsum(x: Array) -> Array:
     """The sum of each row, as a column: (..., m) -> (..., 1)."""
-    return array_namespace(x).sum(x, axis=-1, keepdims=True)
+    return namespace(x).sum(x, axis=-1, keepdims=True)
 
 
 def rowmean(x: Array) -> Array:
     """The mean of each row, as a column: (..., m) -> (..., 1)."""
-    return array_namespace(x).mean(x, axis=-1, keepdims=True)
+    return namespace(x).mean(x, axis=-1, keepdims=True)
 
 
 def rowmax(x: Array) -> Array:
@@ -77,7 +110,7 @@ def rowmax(x: Array) -> Array:
     x = constant(real(x))
     if x.shape[-1] == 0:
         return rowsum(x)
-    return finite(array_namespace(x).max(x, axis=-1, keepdims=True))
+    return finite(namespace(x).max(x, axis=-1, keepdims=True))
 
 
 def constant(x: Array) -> Array:
@@ -89,33 +122,33 @@ def constant(x: Array) -> Array:
 
 def inner(x: Array, y: Array) -> Array:
     """The pairing: the sum of all x * y, where 0 times -inf is 0."""
-    xp = array_namespace(x, y)
+    xp = namespace(x)
     return xp.sum(x * xp.where(x == 0, 0, y))
 
 
 def T(x: Array) -> Array:
     """The last two axes exchanged."""
-    return array_namespace(x).matrix_transpose(x)
+    return namespace(x).matrix_transpose(x)
 
 
 def column(x: Array) -> Array:
     """(..., m) -> (..., m, 1)."""
-    return array_namespace(x).expand_dims(x, axis=-1)
+    return namespace(x).expand_dims(x, axis=-1)
 
 
 def row(x: Scalar) -> Scalar:
     """(..., m) -> (..., 1, m); what has no axes is left alone."""
-    return x if shape(x) == () else array_namespace(x).expand_dims(x, axis=-2)
+    return x if shape(x) == () else namespace(x).expand_dims(x, axis=-2)
 
 
 def flat(x: Array) -> Array:
     """A column without its last axis: (..., 1) -> (...)."""
-    return array_namespace(x).squeeze(x, axis=-1)
+    return namespace(x).squeeze(x, axis=-1)
 
 
 def diag(x: Array) -> Array:
     """Each row on the diagonal of a square: (..., m) -> (..., m, m)."""
-    xp = array_namespace(x)
+    xp = namespace(x)
     ones = xp.eye(x.shape[-1], dtype=xp.bool, device=device(x))
     return xp.where(ones, column(x), 0)
 
@@ -127,28 +160,28 @@ def finite(x: Array) -> Array:
 
 def visible(x: Array, A: Array) -> Array:
     """x with 0 where A is -inf."""
-    return array_namespace(A).where(hidden(A), 0, x)
+    return namespace(A).where(hidden(A), 0, x)
 
 
 def hide(x: Array, A: Array) -> Array:
     """x with -inf where A is -inf, which does not move."""
-    xp = array_namespace(A)
+    xp = namespace(A)
     return xp.where(hidden(A), -xp.inf, x)
 
 
 def hidden(A: Array) -> Array:
     """Where A is -inf."""
-    return real(A) == -array_namespace(A).inf
+    return real(A) == -namespace(A).inf
 
 
 def real(x: Array) -> Array:
     """The real part."""
-    return array_namespace(x).real(x) if is_complex(x) else x
+    return namespace(x).real(x) if is_complex(x) else x
 
 
 def is_complex(x: Array) -> bool:
     """Whether the entries of x are complex numbers."""
-    return array_namespace(x).isdtype(x.dtype, "complex floating")
+    return number_type(x).is_complex
 
 
 def plus(x: Array, B: Array | None) -> Array:
@@ -160,7 +193,7 @@ def sum_to(x: Array, like: Scalar | None) -> Array | None:
     """x summed over the axes along which `like` was broadcast; None for None."""
     if like is None:
         return None
-    xp, new = array_namespace(x), x.ndim - len(shape(like))
+    xp, new = namespace(x), x.ndim - len(shape(like))
     x = xp.sum(x, axis=tuple(range(new)))
     spread = tuple(k for k, size in enumerate(shape(like)) if size != x.shape[k])
     return xp.sum(x, axis=spread, keepdims=True)
@@ -183,4 +216,4 @@ def is_number(x: Scalar) -> bool:
 
 def reached(x: Array, c: Scalar) -> Array:
     """1 where x is c or more, 0 elsewhere, as numbers of the type of x."""
-    return array_namespace(x).astype(x >= c, x.dtype)
+    return namespace(x).astype(x >= c, x.dtype)

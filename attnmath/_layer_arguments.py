@@ -3,8 +3,6 @@
 import math
 from typing import Any
 
-from array_api_compat import array_namespace
-
 from attnmath._arguments import (
     _arrays,
     _axes,
@@ -15,7 +13,7 @@ from attnmath._arguments import (
     _with_others,
     factors,
 )
-from attnmath._arrays import is_number, shape
+from attnmath._arrays import is_number, namespace, shape
 
 MATRICES = "W_Q", "W_K", "W_V", "W_O"
 BIASES = "b_Q", "b_K", "b_V", "b_O"
@@ -166,7 +164,7 @@ def _scores(function: str, named: dict, need: tuple) -> None:
 
 
 def _looks_boolean(B: Any) -> Any:
-    xp = array_namespace(B)
+    xp = namespace(B)
     return xp.min(B) == 0 and xp.max(B) == 1 and xp.all((B == 0) | (B == 1))
 
 
@@ -181,7 +179,7 @@ def _finite(function: str, named: dict) -> None:
 
 def _unbounded(x: Any) -> Any:
     """Whether the largest or the smallest entry is infinite; NaN is no number below."""
-    xp = array_namespace(x)
+    xp = namespace(x)
     return ~((xp.max(x) < math.inf) & (xp.min(x) > -math.inf))
 
 
@@ -198,7 +196,7 @@ def _packed(function: str, kind: type, named: dict, Y: tuple) -> list:
 def _dot(function: str, name: str, w: Any, dot: Any) -> Any:
     """A tangent of the shape of what it belongs to; zeros for None."""
     if dot is None:
-        return None if w is None else array_namespace(w).zeros_like(w)
+        return None if w is None else namespace(w).zeros_like(w)
     if w is None:
         raise ValueError(
             f"{function}: W_dot.{name} has shape {shape(dot)}; it needs to be None, as"

@@ -2,25 +2,32 @@
 
 from collections.abc import Iterable, Iterator
 
-from array_api_compat import array_namespace
-
-from attnmath._arrays import Array, Scalar, column, flat, plus, shape, sum_to
+from attnmath._arrays import (
+    Array,
+    Scalar,
+    column,
+    flat,
+    namespace,
+    plus,
+    shape,
+    sum_to,
+)
 
 
 def apply(X: Array, W: Array) -> Array:
     """X W in one product, whatever the batch: (..., n, d), (d, m) -> (..., n, m)."""
-    return array_namespace(X, W).tensordot(X, W, axes=1)
+    return namespace(X).tensordot(X, W, axes=1)
 
 
 def over_tokens(X: Array, Y: Array) -> Array:
     """X^T Y, summed over the batch: (..., n, d), (..., n, m) -> (d, m)."""
     axes = tuple(range(X.ndim - 1))
-    return array_namespace(X, Y).tensordot(X, Y, axes=(axes, axes))
+    return namespace(X).tensordot(X, Y, axes=(axes, axes))
 
 
 def to_heads(X: Array, W: Array, b: Array | None = None) -> Array:
     """X W_h + 1 b_h for each head: (..., n, d), (H, d, k), (H, k) -> (..., H, n, k)."""
-    xp, (H, d, k) = array_namespace(X, W), W.shape
+    xp, (H, d, k) = namespace(X), W.shape
     Y = apply(X, xp.reshape(exchanged(W), (d, H * k)))
     Y = plus(Y, None if b is None else xp.reshape(b, (H * k,)))
     return exchanged(xp.reshape(Y, (*X.shape[:-1], H, k)))
@@ -28,25 +35,25 @@ def to_heads(X: Array, W: Array, b: Array | None = None) -> Array:
 
 def from_heads(O: Array, W: Array) -> Array:
     """The sum of all O_h W_h: (..., H, n, k), (H, k, d) -> (..., n, d)."""
-    xp, (H, k, d) = array_namespace(O, W), W.shape
+    xp, (H, k, d) = namespace(O), W.shape
     return apply(concatenation(O), xp.reshape(W, (H * k, d)))
 
 
 def concatenation(O: Array) -> Array:
     """The heads side by side: (..., H, n, k) -> (..., n, H k)."""
-    xp, (*batch, H, n, k) = array_namespace(O), O.shape
+    xp, (*batch, H, n, k) = namespace(O), O.shape
     return xp.reshape(exchanged(O), (*batch, n, H * k))
 
 
 def exchanged(O: Array) -> Array:
     """(..., H, n, k) -> (..., n, H, k), and back."""
     *batch, H, n, k = range(O.ndim)
-    return array_namespace(O).permute_dims(O, (*batch, n, H, k))
+    return namespace(O).permute_dims(O, (*batch, n, H, k))
 
 
 def heads_over_tokens(X: Array, O: Array) -> Array:
     """X^T O_h, summed over the batch: (..., n, d), (..., H, n, k) -> (H, d, k)."""
-    xp, (H, k) = array_namespace(X, O), (O.shape[-3], O.shape[-1])
+    xp, (H, k) = namespace(X), (O.shape[-3], O.shape[-1])
     products = over_tokens(X, concatenation(O))
     return exchanged(xp.reshape(products, (X.shape[-1], H, k)))
 
@@ -87,7 +94,7 @@ def gather(heads: Iterable[tuple], like: tuple) -> list:
             elif part is not None:
                 total[-1] = total[-1] + part
     return [
-        array_namespace(*total).stack(total, axis=-3) if has_heads(x) else total[0]
+        namespace(total[0]).stack(total, axis=-3) if has_heads(x) else total[0]
         for total, x in zip(totals, like)
     ]
 

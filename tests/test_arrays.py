@@ -4,6 +4,7 @@ import array_api_strict
 import numpy as np
 import pytest
 import torch
+from array_api_compat import array_namespace
 
 from attnmath import _arrays as v
 
@@ -19,6 +20,14 @@ def array(request):
 def same(got, want):
     got, want = np.asarray(got), np.asarray(want)
     return got.shape == want.shape and got.dtype == want.dtype and (got == want).all()
+
+
+def test_namespace_and_number_type(array):
+    x = array([1.0])
+    assert v.namespace(x) is array_namespace(x) is v.namespace(x)
+    assert v.number_type(x) == v.number_type(x) == (True, False, 2.0**-52)
+    assert v.number_type(array(np.ones(1, "complex64"))) == (True, True, 2.0**-23)
+    assert v.number_type(array([True])) == v.number_type(array([1])) == (False, False, None)
 
 
 def test_exp_is_zero_at_minus_infinity(array):
