@@ -14,8 +14,11 @@ from array_api_compat import is_array_api_obj, is_torch_array
 
 from attnmath._arrays import is_number, namespace, number_type, real, shape
 
-NUMBERS = ("tau", "tau_dot", "gamma", "gamma_dot", "rho")  # may be Python numbers
-OUTPUTS = {"dP": "P", "dL": "L", "dLambda": "Lambda", "dO": "O", "dY": "Y"}
+NUMBERS = ("tau", "tau_dot", "gamma", "gamma_dot", "rho", "dloss")  # may be Python numbers
+OUTPUTS = {
+    "dP": "P", "dL": "L", "dLambda": "Lambda", "dO": "O", "dY": "Y", "dF": "F",
+    "dloss": "the loss",
+}
 
 
 def scores(function: str, A: Any, **others: Any) -> list:

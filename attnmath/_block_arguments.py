@@ -1,15 +1,9 @@
-"""What the blocks around attention may be given; a clear sentence for what they may not.
-
-The library, the dtype and the shape of every array are checked as `_arguments` does it.
-"""
+"""What the blocks around attention may be given; a clear sentence for what they may not."""
 
 import math
 from typing import Any
 
-import numpy as np
-from array_api_compat import array_namespace
-
-from attnmath._arguments import _arrays, _axes, _sees, _shape
+from attnmath._arguments import _arrays, _axes, _sees, _with_others
 from attnmath._arrays import is_number, shape
 
 
@@ -23,23 +17,23 @@ def norm(
     if d == 0:
         raise ValueError(f"{function}: X has shape {shape(X)}; it needs d > 0")
     for name in ("alpha", "beta"):
-        _sized(function, name, given[name], (d,), "X", shape(X))
+        _sized(function, name, given[name], (d,), "X", X)
     if not is_number(epsilon) and getattr(epsilon, "shape", None) != ():
         raise TypeError(
             f"{function}: epsilon is a {type(epsilon).__name__}; it needs to be a number"
         )
-    if _sees(epsilon, lambda epsilon: ~np.isfinite(epsilon) | (epsilon <= 0)):
+    if _sees(epsilon, lambda x: (x <= 0) | (x == math.inf) | (x != x)):
         raise ValueError(
-            f"{function}: epsilon is {float(epsilon)}; it needs to be positive, since a"
-            " row of equal entries is divided by its root"
+            f"{function}: epsilon is {float(epsilon)}; it needs to be positive and finite,"
+            " since a row of equal entries is divided by its root"
         )
-    return _completed(function, given, {"dY": ("Y", shape(X))})
+    return _with_others(function, given, {"dY": shape(X)})
 
 
 def entries(function: str, U: Any, **others: Any) -> list:
     """U, then gradients and tangents as the formulas need them."""
     given = _arrays(function, U=U, **others)
-    return _completed(function, given, {"dF": ("F", shape(U))})
+    return _with_others(function, given, {"dF": shape(U)})
 
 
 def network(
@@ -47,14 +41,8 @@ def network(
 ) -> list:
     """X, W_U, b_U, W_D, b_D, then gradients and tangents as the formulas need them."""
     given = dict(X=X, W_U=W_U, b_U=b_U, W_D=W_D, b_D=b_D, **others)
-    without = {
-        name: None
-        for name, x in given.items()
-        if x is None and (name in ("b_U", "b_D") or name.endswith("_dot"))
-    }
-    there = {name: x for name, x in given.items() if name not in without}
-    given |= _arrays(function, **there)
-    X, W_U, b_U, W_D, b_D = list(given.values())[:5]
+    none = [name for name in ("b_U", "b_D") if given[name] is None]
+    given |= _arrays(function, **{k: x for k, x in given.items() if k not in none})
     _axes(function, "X", X, 2, "(..., n, d)")
     d = shape(X)[-1]
     if len(shape(W_U)) != 2 or shape(W_U)[0] != d:
@@ -63,54 +51,27 @@ def network(
             f" shape {shape(X)}"
         )
     d_u = shape(W_U)[1]
-    _sized(function, "W_D", W_D, (d_u, d), "W_U", shape(W_U))
+    _sized(function, "W_D", W_D, (d_u, d), "W_U", W_U)
     if b_U is not None:
-        _sized(function, "b_U", b_U, (d_u,), "W_U", shape(W_U))
+        _sized(function, "b_U", b_U, (d_u,), "W_U", W_U)
     if b_D is not None:
-        _sized(function, "b_D", b_D, (d,), "W_D", shape(W_D))
-    return _completed(function, given, {"dY": ("Y", shape(X))})
+        _sized(function, "b_D", b_D, (d,), "W_D", W_D)
+    found = _with_others(function, given, {"dY": shape(X)})
+    return [None if is_number(x) else x for x in found]  # no bias, no tangent
 
 
 def targets(function: str, A: Any, E: Any, **others: Any) -> list:
     """A, E, then the gradient or the tangent as the formulas need it."""
-    number = {name: x for name, x in others.items() if name == "dloss" and is_number(x)}
-    for name, x in number.items():
-        if not abs(x) < math.inf:
-            raise ValueError(
-                f"{function}: {name} is {x}; it needs to be a finite number"
-            )
-    arrays = {name: x for name, x in others.items() if name not in number}
-    given = _arrays(function, A=A, E=E, **arrays)
+    given = _arrays(function, A=A, E=E, **others)
     _axes(function, "A", given["A"], 1, "(..., m)")
-    _sized(function, "E", given["E"], shape(A), "A", shape(A))
-    return _completed(function, given | number, {"dloss": ("the loss", ())})
+    _sized(function, "E", given["E"], shape(A), "A", A)
+    return _with_others(function, given, {"dloss": ()})
 
 
-def _sized(
-    function: str, name: str, x: Any, need: tuple, of: str, seen: tuple
-) -> None:
+def _sized(function: str, name: str, x: Any, need: tuple, of: str, seen: Any) -> None:
+    """x has the shape that it needs beside an array that was seen before."""
     if shape(x) != tuple(need):
         raise ValueError(
             f"{function}: {name} has shape {shape(x)}; it needs {tuple(need)} to match"
-            f" {of} of shape {tuple(seen)}"
+            f" {of} of shape {shape(seen)}"
         )
-
-
-def _completed(function: str, given: dict, outputs: dict) -> list:
-    """All that is given; a tangent of None is zero, and the others have their shapes."""
-    for name, x in given.items():
-        if name in outputs:
-            of, need = outputs[name]
-            _shape(function, name, x, need, of)
-        elif name.endswith("_dot"):
-            of = name.removesuffix("_dot")
-            if given[of] is None and x is not None:
-                raise ValueError(
-                    f"{function}: {name} has shape {shape(x)}; it needs to be None,"
-                    f" as {of} is"
-                )
-            if x is not None:
-                _shape(function, name, x, shape(given[of]), of)
-            elif given[of] is not None:
-                given[name] = array_namespace(given[of]).zeros_like(given[of])
-    return list(given.values())
