@@ -242,6 +242,7 @@ def test_batches_may_be_shared(x_batch, z_batch):
     assert multihead(X, Z, W).shape == dY.shape
     Y, want = reference(dY, X, Z, W)
     assert near(multihead(X, Z, W), Y) and all_near(flat(multihead_vjp(dY, X, Z, W))[:6], want[:6], 2**12)
+    assert all_near(multihead_vjp(dY, X, Z, W, given=multihead_map(X, Z, W)), multihead_vjp(dY, X, Z, W), 0)
     whole = multihead_jvp(X, Z, W, None, None, X, Z, W)
     spread = np.broadcast_to(X, (*batch, n, d)), np.broadcast_to(Z, (*batch, m, d_z))
     assert near(whole, multihead_jvp(*spread, W, None, None, *spread, W))
