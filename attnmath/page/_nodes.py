@@ -13,6 +13,9 @@ class PageError(Exception):
         super().__init__(message)
         self.kind, self.message, self.start = kind, message, start
 
+    def __reduce__(self):  # so that it can come from another process
+        return PageError, (self.kind, self.message, self.start)
+
 
 @dataclass(frozen=True)
 class Node:
