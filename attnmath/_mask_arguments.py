@@ -45,10 +45,11 @@ def counts(caller: str, name: str, x: Any, most: int) -> Array:
     """x as an array of whole numbers from 0 to `most`."""
     check_size(caller, "m", most)
     x = whole(caller, name, x)
-    for wrong in x[(x < 0) | (x > most)] if _sees(x, lambda x: (x < 0) | (x > most)) else ():
+    outside = (x < 0) | (x > most)
+    if _sees(outside, lambda outside: outside):
         raise ValueError(
-            f"{caller}: {name} holds {int(wrong)}; it needs numbers from 0 to {most}, the"
-            " number of keys"
+            f"{caller}: {name} holds {int(x[outside][0])}; it needs numbers from 0 to"
+            f" {most}, the number of keys"
         )
     return x
 
@@ -153,8 +154,8 @@ def moved(caller: str, name: str, x: Array, like: Array) -> Array:
         x = xp.asarray(x.copy(), device=device(like))
     if array_namespace(x) is not xp:
         raise TypeError(
-            f"{caller}: {name} is an array of {_library(x)}, but B is to be one of"
-            f" {_library(like)}; all need to be of one library"
+            f"{caller}: {name} is an array of {_library(x)}; it needs to be one of"
+            f" {_library(like)}, as the others are"
         )
     return x if _is_boolean(x) else xp.astype(x, like.dtype)
 

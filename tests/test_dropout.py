@@ -150,8 +150,16 @@ def test_mistakes_are_named(mistake, named):
 
 # ---- what is refused -----------------------------------------------------------------------------
 
-_, X, R = problem()
+dO, X, R = problem()
 REFUSED = [
+    (lambda: dropout_attention_vjp(dO[..., :1], *X, R=R), ValueError,
+     "dropout_attention_vjp: dO has shape (2, 3, 4, 1); it needs (2, 3, 4, 2), the shape of O"),
+    (lambda: dropout_attention_jvp(X[1], None, None, None, None, *X, R=R), ValueError,
+     "dropout_attention_jvp: Q_dot has shape (2, 3, 5, 3); it needs (2, 3, 4, 3), the shape of Q"),
+    (lambda: dropout_attention_jvp(None, X[0], None, None, None, *X, R=R), ValueError,
+     "dropout_attention_jvp: K_dot has shape (2, 3, 4, 3); it needs (2, 3, 5, 3), the shape of K"),
+    (lambda: dropout_attention_jvp(None, None, X[0], None, None, *X, R=R), ValueError,
+     "dropout_attention_jvp: V_dot has shape (2, 3, 4, 3); it needs (2, 3, 5, 2), the shape of V"),
     (lambda: dropout_mask(R, 0.5), ValueError, "dropout_mask: U holds a number that is outside of [0, 1); it needs to be inside"),
     (lambda: dropout_mask(R * np.nan, 0.5), ValueError, "dropout_mask: U holds a number that is outside of [0, 1); it needs to be inside"),
     (lambda: dropout_mask(R * 0, 1.0), ValueError, "dropout_mask: rho is outside of [0, 1); it needs to be inside"),

@@ -29,7 +29,9 @@ def pytorchs(align, n, m):
     make = dict(upper_left=torch_bias.causal_upper_left, lower_right=torch_bias.causal_lower_right)[align]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return make(n, m)._materialize()
+        mask = make(n, m)
+    equal = [torch.zeros(1, 1, k, m) for k in (n, m)]  # equal scores: the output is the weights
+    return F.scaled_dot_product_attention(*equal, torch.eye(m)[None, None], mask)[0, 0] > 0
 
 
 def sdpa(Q, K, V, **options):
@@ -244,8 +246,26 @@ REFUSED = [
      " against (2, 3), the shape of mask"),
     (lambda: bias((ONES > 0, ONES.T > 0)), ValueError, "bias: mask has shape (3, 2); it needs one that broadcasts"
      " against (2, 3), the shape of mask"),
-    (lambda: bias(torch.ones(2, 3) > 0, ONES), TypeError, "bias: mask is an array of torch, but B is to be one of"
-     " numpy; all need to be of one library"),
+    (lambda: bias(torch.ones(2, 3) > 0, ONES), TypeError, "bias: mask is an array of torch; it needs to be one of"
+     " numpy, as the others are"),
+    (lambda: bias(ONES > 0, torch.ones(3), like=ONES), TypeError, "bias: added is an array of torch; it needs to be"
+     " one of numpy, as the others are"),
+    (lambda: bias(ONES > 0, ONES * inf), ValueError, "bias: added of shape (2, 3) holds NaN or +inf; its entries"
+     " need to be numbers or -inf"),
+    (lambda: bias((ONES > 0, ONES[:1] > 0, ONES[:, :2] > 0)), ValueError, "bias: mask has shape (2, 2); it needs"
+     " one that broadcasts against (2, 3), the shape of mask and mask"),
+    (lambda: bias_from_multihead(torch.ones(2, 3) > 0, like=ONES), TypeError, "bias_from_multihead: attn_mask is an"
+     " array of torch; it needs to be one of numpy, as the others are"),
+    (lambda: window_mask(2.5, 3, 1), TypeError, "window_mask: n is 2.5; it needs to be a whole number"),
+    (lambda: padding_mask([1], 2.5), TypeError, "padding_mask: m is 2.5; it needs to be a whole number"),
+    (lambda: padding_mask([0, 3, 5, 4], 3), ValueError,
+     "padding_mask: lengths holds 5; it needs numbers from 0 to 3, the number of keys"),
+    (lambda: document_mask([1], [0.5]), TypeError,
+     "document_mask: documents_of_keys has dtype float64; it needs whole numbers"),
+    (lambda: document_mask([1], 1), ValueError,
+     "document_mask: documents_of_keys has shape (); it needs one axis at least"),
+    (lambda: document_mask([1], torch.tensor([1])), TypeError, "document_mask: documents_of_keys is an array of"
+     " torch; it needs to be one of numpy, as the others are"),
     (lambda: bias_from_multihead(), ValueError, "bias_from_multihead: both masks are None; it needs one of them"),
     (lambda: bias_from_multihead(np.eye(3)), ValueError, "bias_from_multihead: attn_mask holds only 0 and 1, which"
      " would be added to the scores; a mask needs booleans, True where a query may not attend, as in"
@@ -269,6 +289,15 @@ def test_bad_input_gets_one_clear_sentence(call, kind, sentence):
     with pytest.raises(kind) as told:
         call()
     assert str(told.value) == sentence
+
+
+def test_masks_stay_in_their_library_and_on_their_device():
+    lengths = torch.tensor([2, 1], device="meta")
+    mask = padding_mask(lengths, 3)
+    assert isinstance(document_mask(torch.tensor([1, 2])), torch.Tensor) and mask.device == lengths.device
+    assert bias(mask).device == lengths.device and bias_from_multihead(mask[:, 0]).device == lengths.device
+    assert bias(causal_mask(3, 3), like=torch.ones(1, device="meta")).device == lengths.device
+    assert isinstance(bias((causal_mask(3, 3), padding_mask(torch.tensor(2), 3))), torch.Tensor)
 
 
 def test_zeros_are_an_added_mask_of_no_effect():
