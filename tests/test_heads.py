@@ -326,10 +326,10 @@ def test_torch_maps_over_a_batch():
     assert agree(together, each(np.asarray, multihead_vjp(*problem())), *problem())
 
 
-@pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
+@pytest.mark.parametrize("mode", ["real", "symbolic"])
 def test_torch_traces_the_rule(mode):
     from torch.fx.experimental.proxy_tensor import make_fx
-    x = each(torch.as_tensor, problem())
+    x = each(torch.as_tensor, problem(small=True))
     graph = make_fx(lambda *x: multihead_vjp(*x), tracing_mode=mode)(*x)
     assert all_near(graph(*x), multihead_vjp(*x))
 
@@ -339,7 +339,7 @@ def test_compiled_and_exported_programs_give_the_same():
     class Layer(torch.nn.Module):
         def forward(self, X, Z, B):
             return multihead(X, Z, W, B)
-    dY, X, Z, W, B, gamma = x = each(torch.as_tensor, problem())
+    dY, X, Z, W, B, gamma = x = each(torch.as_tensor, problem(small=True))
     compiled = torch.compile(multihead_vjp, backend="eager", fullgraph=True)
     assert all_near(compiled(*x), multihead_vjp(*x))
     program = torch.export.export(Layer(), (X, Z, B))
