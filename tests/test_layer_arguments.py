@@ -204,7 +204,8 @@ def test_a_bias_of_zeros_and_ones_may_be_said_to_be_one():
     x, z = rng.normal(size=X.shape), rng.normal(size=Z.shape)
     want = multihead_map(x, z, W, B + 1e-30).P
     assert abs(multihead_map(x, z, W, B - 1).P - want).max() < 1e-15
-    for fine in (np.zeros((9, 5)), np.ones((9, 5)), np.where(B, 0, -INF), 2 * B, np.where(B, 1, 0.5)):
+    between = B * np.array([1, 0.5, 1, 1, 1])
+    for fine in (np.zeros((9, 5)), np.ones((9, 5)), np.where(B, 0, -INF), 2 * B, np.where(B, 1, 0.5), between):
         multihead(X, Z, W, fine)
 
 
