@@ -9,7 +9,13 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_jax_array, is_torch_array
+from array_api_compat import (
+    array_namespace,
+    device,
+    is_jax_array,
+    is_numpy_array,
+    is_torch_array,
+)
 
 Array = Any  # an array of any library that array-api-compat knows
 Scalar = Any  # a number, or an array that broadcasts
@@ -207,6 +213,18 @@ def times(x: Array, R: Array | None) -> Array:
 def shape(x: Scalar) -> tuple:
     """The shape of an array; () for a number."""
     return () if is_number(x) else tuple(x.shape)
+
+
+def is_writable(x: Array) -> bool:
+    """Whether arrays like x may be written into, unseen: not where PyTorch records."""
+    return is_numpy_array(x) or is_torch_array(x) and not x.requires_grad
+
+
+def room_like(x: Array, shape: tuple) -> Array:
+    """An array of this shape and of the number type of x, to be written into."""
+    if is_torch_array(x):
+        return x.new_empty(shape)
+    return namespace(x).empty(shape, dtype=x.dtype, device=device(x))
 
 
 def is_number(x: Scalar) -> bool:

@@ -7,8 +7,10 @@ from attnmath._arrays import (
     Scalar,
     column,
     flat,
+    is_writable,
     namespace,
     plus,
+    room_like,
     shape,
     sum_to,
 )
@@ -74,11 +76,9 @@ def each_head(*arrays: Scalar | None) -> Iterator[tuple]:
     Neighbours share where there are fewer parts than heads; all share where there is
     no axis of heads, a number, or None.
     """
-    H = arrays[0].shape[-3]
+    H, counts = arrays[0].shape[-3], [heads_of(x) for x in arrays]
     for h in range(H):
-        yield tuple(
-            x[..., h * x.shape[-3] // H, :, :] if has_heads(x) else x for x in arrays
-        )
+        yield tuple(x[..., h * G // H, :, :] if G else x for x, G in zip(arrays, counts))
 
 
 def gather(heads: Iterable[tuple], like: tuple) -> list:
@@ -86,22 +86,48 @@ def gather(heads: Iterable[tuple], like: tuple) -> list:
 
     Each has an axis of heads as its `like` has, of which the first has all heads.
     """
-    H, totals = like[0].shape[-3], [[] for _ in like]
+    H, totals = like[0].shape[-3], [Total(heads_of(x)) for x in like]
     for h, parts in enumerate(heads):
-        for total, part, x in zip(totals, parts, like):
-            if len(total) <= (h * x.shape[-3] // H if has_heads(x) else 0):
-                total.append(part)
-            elif part is not None:
-                total[-1] = total[-1] + part
-    return [
-        namespace(total[0]).stack(total, axis=-3) if has_heads(x) else total[0]
-        for total, x in zip(totals, like)
-    ]
+        for total, part in zip(totals, parts):
+            total.take(part, h, H)
+        del parts, part  # the next head needs the room
+    return [total.whole() for total in totals]
 
 
-def has_heads(x: Scalar | None) -> bool:
-    """Whether x has an axis of heads: (..., H, n, m)."""
-    return x is not None and len(shape(x)) > 2
+class Total:
+    """One result of all heads: G parts along an axis of heads, or a sum if G is 0."""
+
+    def __init__(self, G: int) -> None:
+        self.G, self.parts, self.room = G, [], None
+
+    def take(self, part: Array | None, h: int, H: int) -> None:
+        """What the head h of H returns: a new part, or more of the last one."""
+        if h * self.G % H if self.G else h:
+            part = plus(self.parts.pop(), part)
+        self.parts.append(part)
+        if self.G and (h + 1) * self.G % H == 0 and is_writable(part):
+            self._write(h * self.G // H)
+
+    def _write(self, g: int) -> None:
+        """Put the part g, which is complete, to where it is wanted, and forget it."""
+        if self.room is None:
+            *batch, n, k = self.parts[g].shape
+            self.room = room_like(self.parts[g], (*batch, self.G, n, k))
+        self.room[..., g, :, :] = self.parts[g]
+        self.parts[g] = None
+
+    def whole(self) -> Array | None:
+        """All parts together."""
+        if self.G == 0:
+            return self.parts[0]
+        if self.room is not None:
+            return self.room
+        return namespace(self.parts[0]).stack(self.parts, axis=-3)
+
+
+def heads_of(x: Scalar | None) -> int:
+    """The size of the axis of heads of x: H of (..., H, n, m); 0 if it has none."""
+    return x.shape[-3] if x is not None and len(shape(x)) > 2 else 0
 
 
 def lifted(x: Scalar) -> Scalar:

@@ -18,6 +18,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnmath import Weights, multihead_map, self_attention_vjp
+from attnmath.torch import weights_from
 
 BATCH, D, HEADS = 4, 512, 8
 
@@ -33,16 +34,7 @@ class Problem:
         with torch.no_grad():
             self.module.in_proj_bias += torch.tensor(rng.standard_normal(3 * D, np.float32))
             self.module.out_proj.bias += torch.tensor(rng.standard_normal(D, np.float32))
-        self.W = weights(self.module)
-
-
-def weights(module):
-    """The layer's weights as Weights; laid out once, as a user would who trains them."""
-    rows = module.in_proj_weight.detach().reshape(3, HEADS, D // HEADS, D)
-    W_O = module.out_proj.weight.detach().T.reshape(HEADS, D // HEADS, D)
-    biases = module.in_proj_bias.detach().reshape(3, HEADS, D // HEADS)
-    matrices = [*rows.mT, W_O]
-    return Weights(*(a.contiguous() for a in (*matrices, *biases, module.out_proj.bias.detach())))
+        self.W = weights_from(self.module)
 
 
 def ours(p):

@@ -154,6 +154,15 @@ def test_shape_and_number(array):
     assert [v.is_number(x) for x in (1, 1.0, 1j, array(1.0), None)] == [True] * 3 + [False] * 2
 
 
+def test_room_like_and_is_writable(array):
+    x = array(np.ones((2, 3), "float32"))
+    room = v.room_like(x, (4, 2))
+    assert np.asarray(room).shape == (4, 2) and room.dtype == x.dtype
+    assert v.is_writable(np.ones(2)) and v.is_writable(torch.ones(2))
+    assert not v.is_writable(torch.ones(2, requires_grad=True))
+    assert not v.is_writable(array_api_strict.asarray([1.0]))
+
+
 def test_no_word_changes_what_it_is_given(array):
     x = np.array([[1.0, -INF, 0.0], [-INF, -INF, -INF]])
     for word in (v.exp, v.rowsum, v.rowmax, v.T, v.diag, v.finite, v.hidden, v.column, v.row):

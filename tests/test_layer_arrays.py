@@ -99,6 +99,17 @@ def test_a_number_for_each_head_is_lifted_and_lowered(array):
     assert same(v.lowered(v.lifted(array([1.0, 2.0]))), [1.0, 2.0]) and same(v.lowered(array(2.0)), 2.0)
 
 
-def test_what_has_an_axis_of_heads(array):
-    assert v.has_heads(array(O)) and v.has_heads(array(W))
-    assert not (v.has_heads(array(W[0])) or v.has_heads(1.0) or v.has_heads(None) or v.has_heads(array(1.0)))
+def test_the_axis_of_heads(array):
+    assert v.heads_of(array(O)) == 3 and v.heads_of(array(W)) == W.shape[0]
+    assert [v.heads_of(x) for x in (array(W[0]), 1.0, None, array(1.0))] == [0] * 4
+
+
+def test_gather_lets_pytorch_record():
+    """Written into one array where nobody sees it, else stacked: the numbers are the same."""
+    heads = [torch.tensor(O[:, h], requires_grad=True) for h in range(3)]
+    (recorded,) = v.gather(((x,) for x in heads), (torch.tensor(O),))
+    with torch.no_grad():
+        (written,) = v.gather(((2 * x,) for x in heads), (torch.tensor(O),))
+    recorded.sum().backward()
+    assert same(recorded.detach(), O) and same(written, 2 * O)
+    assert all(same(x.grad, np.ones(O[:, 0].shape)) for x in heads)
