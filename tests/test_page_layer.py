@@ -122,6 +122,8 @@ FALSE = [
     r"C = [Q_1, \dots, \dots, Q_H]",
     r"C = \dots",
     r"C = [Q_1, c]",
+    r"C = [C]",
+    r"[Q_1, \dots, Q_H]_{ij} = Q_{1ij}",
     r"[Q_1, Q_2; \dots; Q_1, Q_H] = 0 C",
     r"[\mathbf 1, \mathbf 1] = 0",
     r"h \in g",

@@ -51,6 +51,7 @@ SLIPS = [
     # indices that leave their range
     r"\frac{\partial P_{ij}}{\partial A_{i-1, j}} = 0",
     r"\sum_{j > 3}^{m} L_j = L_4",
+    r"(Q K^{\mathsf T})_{ij} = A_{ij} + 0 Q_{ij}",
     # comparisons
     r"10^{20} P + A = 10^{20} P + 2 A",
     r"dA = P \circ (dP + D \mathbf 1^{\mathsf T}) + 10^{17} P - 10^{17} P",
@@ -108,6 +109,9 @@ RIGHT = [
     r"\sum_{j < i} P_{ij} = \sum_{j \le i - 1} P_{ij} + 0 n",
     r"\frac{\partial \lvert L_i \rvert}{\partial L_i} = \frac{L_i}{\lvert L_i \rvert}",
     r"\frac{\partial \det(M)}{\partial M} = \det(M) (M^{-1})^{\mathsf T} \quad \text{if } c_1 > -1 \text{ and } \lVert M \rVert > 0",
+    r"\sum_l \frac{\partial (\max_j A_{ij})}{\partial A_{il}} = 1 + 0 n",
+    r"\frac{\partial (\min_j A_{2j})}{\partial A_{1l}} = 0 n",
+    r"\max_{i,j} A_{ij} + \min_{i,j} (0 n - A_{ij}) = 0 n",
     r"10^{-1} L = 0.1 L + 0 L",
     r"2^{-2} L = 0.25 L + 0 L",
 ]  # fmt: skip

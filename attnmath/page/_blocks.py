@@ -14,6 +14,8 @@ from attnmath.page._values import Value
 
 
 def block_value(frame: Any, node: Node) -> Value:
+    if len(node.args) == len(node.args[0]) == 1:
+        raise PageError("grammar", "a block has two members at least", node.start)
     rows = _filled(frame, [[*row] for row in node.args])
     return _joined([_joined([frame.evaluate(n) for n in row], 1) for row in rows], 0)
 

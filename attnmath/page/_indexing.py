@@ -40,7 +40,9 @@ def index_value(frame: Any, node: Node) -> Value:
     base, subs = node.args
     indices = tuple(map(frame.integer, subs))
     if base.kind != "name":
-        return _take(frame.evaluate(base), indices, node)
+        value = frame.evaluate(base)
+        _check_ranges(frame, subs, value)
+        return _take(value, indices, node)
     if base.args in frame.locals:
         return _local(frame, base, indices)
     whole = array = frame.scene.letter(*base.args)
@@ -58,6 +60,14 @@ def index_value(frame: Any, node: Node) -> Value:
         array, indices = array[..., i - 1 : i, j - 1 : j], ()
     size = frame.scene.magnitude(whole, array.shape[-2:])
     return _take(Value(array, size), indices, node)
+
+
+def _check_ranges(frame: Any, subs: tuple, value: Value) -> None:
+    """An index of an expression runs over its whole axis, or the statement says less."""
+    for sub, length in zip(subs, (size for size in value.shape if size > 1)):
+        if sub.kind == "name" and frame.ranges.get(sub.args[1], length) != length:
+            runs = f"{sub.args[1]} runs to {frame.ranges[sub.args[1]]}"
+            raise PageError("index", f"{runs}, but this axis has {length}", sub.start)
 
 
 def _take(value: Value, indices: tuple, node: Node) -> Value:
@@ -90,8 +100,7 @@ def big_value(frame: Any, node: Node) -> Value:
         elif op == "prod":
             out = v.hadamard(out, value)
         else:
-            better = value.number() > out.number() if op == "max" else value.number() < out.number()
-            out = value if better else out
+            out = v.extreme(out, value, op)
     if out is not None:
         return out
     if op != "sum":

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
+from attnmath._arrays import real
 from attnmath.page._nodes import PageError
 
 
@@ -173,6 +174,15 @@ def total(a: Value) -> Value:
 def rowsum(a: Value) -> Value:
     known(a, "rowsum")
     return Value(a.x.sum(-1)[..., None], a.m.sum(-1)[..., None])
+
+
+def extreme(a: Value, b: Value, op: str) -> Value:
+    """The larger (max) or the smaller (min) of two numbers, chosen by the real part."""
+    for number in (a, b):
+        if not number.is_number:
+            raise PageError("shape", f"{op} is of numbers, not of a {text(number)} matrix")
+    later = real(b.x) > real(a.x) if op == "max" else real(b.x) < real(a.x)
+    return Value(library(a.x).where(later, b.x, a.x), np.where(plain(later), b.m, a.m))
 
 
 def inner(a: Value, b: Value) -> Value:
