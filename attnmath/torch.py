@@ -111,9 +111,9 @@ def _fitting(name: str, w: object, own: torch.Tensor | None) -> torch.Tensor | N
         raise ValueError(
             f"load_weights: W.{name} is None; it needs the shape {tuple(own.shape)}"
         )
-    w = torch.as_tensor(w, dtype=own.dtype, device=own.device)
+    w = torch.as_tensor(w, device=own.device)
     shape, H = tuple(w.shape), own.shape[0]
-    if name[2:] in "KV" and shape and shape[0] and H % shape[0] == 0:
+    if name[2:] in "KV" and shape and shape[0]:
         w = w.repeat_interleave(H // shape[0], dim=0)
     if w.shape != own.shape:
         raise ValueError(

@@ -577,5 +577,7 @@ def test_the_tangent_of_a_named_tuple_has_its_fields():
     assert str(caught.value) == "check_jvp: W_dot needs the fields of W, pair, scale, nothing"
     with pytest.raises(ValueError, match="^check_jvp: x_dot needs a tangent for each of the 2 arguments, in a tuple$"):
         check_jvp(model_jvp, model, X, MODEL, x_dot=(X, F, MODEL.pair.c))
+    with pytest.raises(AssertionError, match="^f_vjp modifies its argument W.pair.c$"):
+        check_vjp(lambda dY, X, W: spoil(W.pair.c) is W or model_vjp(dY, X, W), model, X, MODEL)
     with pytest.raises(AssertionError, match="^f modifies its argument W.pair.c$"):
         check_jvp(model_jvp, lambda X, W: spoil(W.pair.c) + X @ W.pair.F, X, MODEL)

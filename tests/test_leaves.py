@@ -11,7 +11,13 @@ Three = namedtuple("Three", "x y z")
 TREE = Three(1, Pair(2, 3), None)
 
 
-@pytest.mark.parametrize("x, want", [(TREE, True), ((1, 2), False), ([1], False), (1, False), (None, False)])
+class Structure:
+    """Fields, but no tuple, as those of ctypes have."""
+
+    _fields = ("x", "y")
+
+
+@pytest.mark.parametrize("x, want", [(TREE, True), (Structure(), False), ((1, 2), False), ([1], False), (1, False), (None, False)])
 def test_only_a_named_tuple_has_fields(x, want):
     assert is_branch(x) is want
 
