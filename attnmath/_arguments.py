@@ -86,6 +86,8 @@ def draws(function: str, U: Any, rho: Any) -> list:
     """The uniform draws U and the rate of dropout, both in [0, 1)."""
     given = _arrays(function, U=U, rho=rho)
     U, rho = given.values()
+    if isinstance(rho, complex):
+        raise TypeError(f"{function}: rho is a complex; it needs to be a real number")
     if shape(rho) != ():
         raise ValueError(f"{function}: rho has shape {shape(rho)}; it needs to be a number")
     for name, x in given.items():

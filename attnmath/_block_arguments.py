@@ -5,6 +5,7 @@ from typing import Any
 
 from attnmath._arguments import _arrays, _axes, _sees, _with_others
 from attnmath._arrays import is_number, shape
+from attnmath._layer_arguments import _finite
 
 
 def norm(
@@ -18,15 +19,19 @@ def norm(
         raise ValueError(f"{function}: X has shape {shape(X)}; it needs d > 0")
     for name in ("alpha", "beta"):
         _sized(function, name, given[name], (d,), "X", X)
-    if not is_number(epsilon) and getattr(epsilon, "shape", None) != ():
+    real = is_number(epsilon) and not isinstance(epsilon, bool | complex)
+    if not real and (is_number(epsilon) or getattr(epsilon, "shape", None) != ()):
         raise TypeError(
-            f"{function}: epsilon is a {type(epsilon).__name__}; it needs to be a number"
+            f"{function}: epsilon is a {type(epsilon).__name__}; it needs to be a real"
+            " number"
         )
     if _sees(epsilon, lambda x: (x <= 0) | (x == math.inf) | (x != x)):
         raise ValueError(
             f"{function}: epsilon is {float(epsilon)}; it needs to be positive and finite,"
             " since a row of equal entries is divided by its root"
         )
+    if hasattr(epsilon, "dtype"):
+        _arrays(function, X=X, epsilon=epsilon)
     return _with_others(function, given, {"dY": shape(X)})
 
 
@@ -56,6 +61,7 @@ def network(
         _sized(function, "b_U", b_U, (d_u,), "W_U", W_U)
     if b_D is not None:
         _sized(function, "b_D", b_D, (d,), "W_D", W_D)
+    _finite(function, dict(X=X, W_U=W_U, b_U=b_U, W_D=W_D, b_D=b_D))
     found = _with_others(function, given, {"dY": shape(X)})
     return [None if is_number(x) else x for x in found]  # no bias, no tangent
 
@@ -65,6 +71,11 @@ def targets(function: str, A: Any, E: Any, **others: Any) -> list:
     given = _arrays(function, A=A, E=E, **others)
     _axes(function, "A", given["A"], 1, "(..., m)")
     _sized(function, "E", given["E"], shape(A), "A", A)
+    if _sees(E, lambda E: ~((E >= 0) & (E < math.inf))):
+        raise ValueError(
+            f"{function}: E of shape {shape(E)} holds NaN, +inf or a number below 0; its"
+            " entries need to be probabilities"
+        )
     return _with_others(function, given, {"dloss": ()})
 
 

@@ -70,7 +70,7 @@ def _is_optional(name: str) -> bool:
 
 def _parts(function: str, name: str, x: Any, fields: tuple, kind: str) -> dict:
     """The fields of a named tuple, each by its name; a TypeError if it has others."""
-    if getattr(x, "_fields", None) != fields:
+    if not isinstance(x, tuple) or getattr(x, "_fields", None) != fields:
         raise TypeError(
             f"{function}: {name} is a {type(x).__name__}; it needs to be {kind}, a"
             f" named tuple of {', '.join(fields)}"

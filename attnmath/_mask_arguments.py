@@ -21,7 +21,7 @@ def places(caller: str, n: int, m: int, align: str) -> tuple:
     """The place of each query among the keys, as a column, and the keys, as a row."""
     check_size(caller, "n", n)
     check_size(caller, "m", m)
-    if align not in ("lower_right", "upper_left"):
+    if not isinstance(align, str) or align not in ("lower_right", "upper_left"):
         raise ValueError(
             f"{caller}: align is {align!r}; it needs to be 'lower_right' or 'upper_left'"
         )
@@ -31,7 +31,11 @@ def places(caller: str, n: int, m: int, align: str) -> tuple:
 
 def whole(caller: str, name: str, x: Any, axes: int = 0) -> Array:
     """x as an array of whole numbers with so many axes at least; lists become NumPy's."""
-    x = x if is_array_api_obj(x) else np.asarray(x)
+    try:
+        x = x if is_array_api_obj(x) else np.asarray(x)
+    except ValueError:  # a list of lists of several lengths
+        needs = "it needs whole numbers, as many in each row"
+        raise ValueError(f"{caller}: {name} is no array; {needs}") from None
     if not array_namespace(x).isdtype(x.dtype, "integral"):
         raise TypeError(
             f"{caller}: {name} has dtype {_dtype(x)}; it needs whole numbers"
@@ -63,7 +67,7 @@ def allowed_and_added(caller: str, mask: Any, added: Any, like: Any) -> tuple:
         _boolean(caller, x)
     if added is not None:
         _numbers(caller, "added", added)
-    zero = _zero(masks, added if like is None else like)
+    zero = _zero(caller, masks, added if like is None else like)
     B = zero if added is None else moved(caller, "added", added, zero)
     masks = [moved(caller, "mask", x, zero) for x in masks]
     broadcasting(caller, [*(("mask", x) for x in masks), ("added", B)])
@@ -72,6 +76,8 @@ def allowed_and_added(caller: str, mask: Any, added: Any, like: Any) -> tuple:
 
 def hidden_and_added(caller: str, given: dict, heads: int | None, like: Any) -> tuple:
     """The masks, True = may not attend, and the numbers that are added to the scores."""
+    if heads is not None:
+        check_size(caller, "heads", heads, 1)
     given = {name: x for name, x in given.items() if x is not None}
     if not given:
         raise ValueError(f"{caller}: both masks are None; it needs one of them")
@@ -79,7 +85,7 @@ def hidden_and_added(caller: str, given: dict, heads: int | None, like: Any) -> 
         _hides_or_adds(caller, name, x)
         given[name] = _over_scores(caller, name, x, heads)
     added = [x for x in given.values() if not _is_boolean(x)]
-    zero = _zero(given.values(), added[0] if added and like is None else like)
+    zero = _zero(caller, given.values(), added[0] if added and like is None else like)
     given = {name: moved(caller, name, x, zero) for name, x in given.items()}
     broadcasting(caller, given.items())
     hidden = [x for x in given.values() if _is_boolean(x)]
@@ -101,9 +107,8 @@ def _boolean(caller: str, x: Any) -> None:
 
 def _numbers(caller: str, name: str, x: Any, booleans: str = "") -> None:
     """x is an array of floating-point numbers or -inf."""
-    kinds = ("real floating", "complex floating")
-    if not is_array_api_obj(x) or not array_namespace(x).isdtype(x.dtype, kinds):
-        kind = f"has dtype {_dtype(x)}" if is_array_api_obj(x) else f"is a {type(x).__name__}"
+    kind = _kind(x)
+    if kind:
         raise TypeError(
             f"{caller}: {name} {kind}; it needs to be an array of {booleans}"
             "floating-point numbers, which are added to the scores"
@@ -113,6 +118,14 @@ def _numbers(caller: str, name: str, x: Any, booleans: str = "") -> None:
             f"{caller}: {name} of shape {tuple(x.shape)} holds NaN or +inf; its entries"
             " need to be numbers or -inf"
         )
+
+
+def _kind(x: Any) -> str:
+    """What x is, if not an array of floating-point numbers."""
+    if not is_array_api_obj(x):
+        return f"is a {type(x).__name__}"
+    kinds = ("real floating", "complex floating")
+    return "" if array_namespace(x).isdtype(x.dtype, kinds) else f"has dtype {_dtype(x)}"
 
 
 def _hides_or_adds(caller: str, name: str, x: Any) -> None:
@@ -139,9 +152,14 @@ def _over_scores(caller: str, name: str, x: Array, heads: int | None) -> Array:
     raise ValueError(f"{caller}: {name} has shape {tuple(x.shape)}{given}; it needs {needs}")
 
 
-def _zero(masks: Any, like: Array | None) -> Array:
+def _zero(caller: str, masks: Any, like: Array | None) -> Array:
     """The number 0 of the type, library and device that B gets."""
     if like is not None:
+        kind = _kind(like)
+        if kind:
+            raise TypeError(
+                f"{caller}: like {kind}; it needs to be an array of floating-point numbers"
+            )
         return array_namespace(like).zeros((), dtype=like.dtype, device=device(like))
     own = [x for x in masks if not isinstance(x, np.ndarray)] or list(masks)
     return array_namespace(own[0]).zeros((), device=device(own[0]))

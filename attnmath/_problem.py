@@ -122,6 +122,9 @@ class Problem:
             if dot is not None:
                 check_argument(self.caller, name + "_dot", dot)
                 check_shape(self.caller, name + "_dot", dot, np.shape(a), name)
+        if not flat(tuple(x_dot)).any():
+            said = "x_dot is zero, so that every tangent is zero"
+            raise ValueError(f"{self.caller}: {said}")
         return x_dot
 
     def height(self, k: int) -> float:

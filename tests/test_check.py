@@ -436,6 +436,8 @@ UNFIT = [
      lambda: check_vjp(product_vjp, product, X, F, dY=(X @ F,))),
     (ValueError, "check_vjp: dY is zero, so that every gradient is zero",
      lambda: check_vjp(product_vjp, product, X, F, dY=0 * X @ F)),
+    (ValueError, "check_jvp: x_dot is zero, so that every tangent is zero",
+     lambda: check_jvp(product_jvp, product, X, F, x_dot=(None, 0 * F))),
     (TypeError, "check_vjp: dY has dtype complex128; it needs float64, since the check counts roundings",
      lambda: check_vjp(product_vjp, product, X, F, dY=X @ F + 0j)),
     (TypeError, "check_vjp: f returns something else than real numbers",

@@ -165,6 +165,7 @@ REFUSED = [
     (lambda: dropout_mask(R * 0, 1.0), ValueError, "dropout_mask: rho is outside of [0, 1); it needs to be inside"),
     (lambda: dropout_mask(R * 0, -0.1), ValueError, "dropout_mask: rho is outside of [0, 1); it needs to be inside"),
     (lambda: dropout_mask(R * 0, np.array([0.5])), ValueError, "dropout_mask: rho has shape (1,); it needs to be a number"),
+    (lambda: dropout_mask(R * 0, 0.1j), TypeError, "dropout_mask: rho is a complex; it needs to be a real number"),
     (lambda: dropout_mask(R > 0, 0.5), TypeError, "dropout_mask: U has dtype bool; it needs floating-point numbers"),
     (lambda: dropout_attention(*X, R=R[..., :4]), ValueError,
      "dropout_attention: R has shape (2, 3, 4, 4); it needs one that broadcasts to (2, 3, 4, 5), the shape of A"),

@@ -150,6 +150,7 @@ KINDS = [
     (f"multihead: W is a tuple; {NEEDS_WEIGHTS}", of(w=tuple(W))),
     (f"multihead: W is a dict; {NEEDS_WEIGHTS}", of(w=W._asdict())),
     (f"multihead: W is a NoneType; {NEEDS_WEIGHTS}", of(w=None)),
+    (f"multihead: W is a type; {NEEDS_WEIGHTS}", of(w=type(W))),
     (f"multihead: W is a MultiheadMap; {NEEDS_WEIGHTS}", of(w=multihead_map(X, Z, W))),
     (f"multihead_jvp: W_dot is a ndarray; {NEEDS_WEIGHTS.replace('Weights', 'Weights or None')}",
      lambda: multihead_jvp(None, None, X, None, None, X, Z, W)),

@@ -217,12 +217,16 @@ REFUSED = [
     (lambda: causal_mask(-1, 3), ValueError, "causal_mask: n is -1; it needs to be 0 or more"),
     (lambda: causal_mask(2, 3, align="left"), ValueError,
      "causal_mask: align is 'left'; it needs to be 'lower_right' or 'upper_left'"),
+    (lambda: causal_mask(2, 3, align=ONES), ValueError,
+     f"causal_mask: align is {ONES!r}; it needs to be 'lower_right' or 'upper_left'"),
     (lambda: window_mask(2, 3, 0), ValueError, "window_mask: w is 0; it needs to be 1 or more"),
     (lambda: padding_mask([1, 4], 3), ValueError,
      "padding_mask: lengths holds 4; it needs numbers from 0 to 3, the number of keys"),
     (lambda: padding_mask(torch.tensor([-2, 3]), 3), ValueError,
      "padding_mask: lengths holds -2; it needs numbers from 0 to 3, the number of keys"),
     (lambda: padding_mask([0.5], 3), TypeError, "padding_mask: lengths has dtype float64; it needs whole numbers"),
+    (lambda: padding_mask([[1], [2, 3]], 3), ValueError,
+     "padding_mask: lengths is no array; it needs whole numbers, as many in each row"),
     (lambda: padding_mask([True], 3), TypeError, "padding_mask: lengths has dtype bool; it needs whole numbers"),
     (lambda: document_mask(3), ValueError, "document_mask: documents has shape (); it needs one axis at least"),
     (lambda: document_mask([0.0]), TypeError, "document_mask: documents has dtype float64; it needs whole numbers"),
@@ -266,6 +270,16 @@ REFUSED = [
      "document_mask: documents_of_keys has shape (); it needs one axis at least"),
     (lambda: document_mask([1], torch.tensor([1])), TypeError, "document_mask: documents_of_keys is an array of"
      " torch; it needs to be one of numpy, as the others are"),
+    (lambda: bias(ONES > 0, like=[1.0]), TypeError, "bias: like is a list; it needs to be an array of floating-point"
+     " numbers"),
+    (lambda: bias(ONES > 0, like=torch.arange(3)), TypeError, "bias: like has dtype int64; it needs to be an array of"
+     " floating-point numbers"),
+    (lambda: bias_from_multihead(ONES > 0, like=1.0), TypeError, "bias_from_multihead: like is a float; it needs to be"
+     " an array of floating-point numbers"),
+    (lambda: bias_from_multihead(ONES > 0, heads=4.0), TypeError, "bias_from_multihead: heads is 4.0; it needs to be a"
+     " whole number"),
+    (lambda: bias_from_multihead(np.ones((6, 2, 3)) > 0, heads=-2), ValueError, "bias_from_multihead: heads is -2; it"
+     " needs to be 1 or more"),
     (lambda: bias_from_multihead(), ValueError, "bias_from_multihead: both masks are None; it needs one of them"),
     (lambda: bias_from_multihead(np.eye(3)), ValueError, "bias_from_multihead: attn_mask holds only 0 and 1, which"
      " would be added to the scores; a mask needs booleans, True where a query may not attend, as in"
