@@ -71,11 +71,7 @@ def targets(function: str, A: Any, E: Any, **others: Any) -> list:
     given = _arrays(function, A=A, E=E, **others)
     _axes(function, "A", given["A"], 1, "(..., m)")
     _sized(function, "E", given["E"], shape(A), "A", A)
-    if _sees(E, lambda E: ~((E >= 0) & (E < math.inf))):
-        raise ValueError(
-            f"{function}: E of shape {shape(E)} holds NaN, +inf or a number below 0; its"
-            " entries need to be probabilities"
-        )
+    _finite(function, dict(E=E))
     return _with_others(function, given, {"dloss": ()})
 
 

@@ -222,6 +222,16 @@ def test_a_wrong_field_of_the_weights_is_named(monkeypatch, factor, field):
         check_weights(monkeypatch, product_vjp)
 
 
+@pytest.mark.parametrize("kind, sentence", [
+    (lambda dX, dW: Gradients(dX, None), "returns None for dW"),
+    (lambda dX, dW: (dX, dW), "returns a tuple without names"),
+    (lambda dX, dW: Gradients(dX, Inner(None)), r"returns dW_Q of shape \(\)"),
+])  # fmt: skip
+def test_weights_without_a_gradient_are_a_fault(monkeypatch, kind, sentence):
+    with pytest.raises(PageError, match=f"product_vjp {sentence}"):
+        check_weights(monkeypatch, lambda dQ, X, W: kind(dQ @ W.W_Q.T, Inner(X.T @ dQ)))
+
+
 def test_a_field_that_no_line_gives_is_a_fault(monkeypatch):
     def product_vjp(dQ, X, W):
         return Gradients(dQ @ W.W_Q.T, Inner(X.T @ dQ, dQ.sum(0)))

@@ -39,7 +39,11 @@ def check_function(name: str, statements: tuple, scene: Scene, magnitudes: dict)
     lefts = left_sides(statements, scene)
     if not lefts:
         raise PageError("label", "no line says what a letter is: letter = …")
+    if isinstance(out, tuple) and not hasattr(out, "_asdict"):
+        raise PageError("label", f"{name} returns a tuple without names")
     results = dict(_results(out)) if hasattr(out, "_asdict") else {code_name(cast, *list(lefts)[-1]): out}
+    if results.get("dW", out) is None and "W_Q" in names:
+        raise PageError("label", f"{name} returns None for dW")
     worst = 0.0
     for key, result in results.items():
         if result is None and key not in names:
