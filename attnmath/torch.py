@@ -1,7 +1,11 @@
 """Weights out of PyTorch's own layer, and back into it."""
 
+import numpy as np
 import torch
+from array_api_compat import is_array_api_obj, is_torch_array
 
+from attnmath._arguments import _dtype
+from attnmath._arrays import is_complex, number_type
 from attnmath._heads import Weights
 
 
@@ -53,7 +57,7 @@ def load_weights(module: torch.nn.MultiheadAttention, W: Weights) -> None:
     """
     _check("load_weights", module)
     own = weights_from(module)
-    if getattr(W, "_fields", None) != Weights._fields:
+    if not isinstance(W, tuple) or getattr(W, "_fields", None) != Weights._fields:
         raise TypeError(
             f"load_weights: W is a {type(W).__name__}; it needs to be Weights, a named"
             f" tuple of {', '.join(Weights._fields)}"
@@ -96,10 +100,21 @@ def _check(function: str, module: object) -> None:
             )
 
 
+def _is_real(w: object) -> bool:
+    """Whether w is an array of real floating-point numbers."""
+    return is_array_api_obj(w) and number_type(w).is_floating and not is_complex(w)
+
+
 def _fitting(name: str, w: object, own: torch.Tensor | None) -> torch.Tensor | None:
     """w as a tensor like the module's own, a copy for each head."""
     if own is None and w is None:
         return None
+    if w is not None and not _is_real(w):
+        kind = f"has dtype {_dtype(w)}" if hasattr(w, "dtype") else f"is a {type(w).__name__}"
+        raise TypeError(
+            f"load_weights: W.{name} {kind}; it needs to be an array of real"
+            " floating-point numbers"
+        )
     if own is None:
         raise ValueError(
             f"load_weights: W.{name} has shape {tuple(w.shape)}; it needs to be None,"
@@ -111,6 +126,7 @@ def _fitting(name: str, w: object, own: torch.Tensor | None) -> torch.Tensor | N
         raise ValueError(
             f"load_weights: W.{name} is None; it needs the shape {tuple(own.shape)}"
         )
+    w = w if is_torch_array(w) else np.array(w)  # a copy: torch takes no negative strides
     w = torch.as_tensor(w, device=own.device)
     shape, H = tuple(w.shape), own.shape[0]
     if name[2:] in "KV" and shape and shape[0]:

@@ -92,6 +92,15 @@ def test_heads_that_share_get_a_copy_each():
     assert not got.b_Q.any() and not got.b_V.any() and not got.b_O.any()
 
 
+def test_weights_of_numpy_in_any_order_and_read_only():
+    W, module = weights_from(layer("fused, biases", seed=1)), layer("fused, biases")
+    views = [w.flip(0).numpy()[::-1] for w in W]
+    for view in views:
+        view.flags.writeable = False
+    load_weights(module, W._make(views))
+    assert all(torch.equal(a, b) for a, b in zip(weights_from(module), W))
+
+
 def test_numbers_take_the_modules_dtype():
     module = torch.nn.MultiheadAttention(6, 3)
     load_weights(module, weights_from(layer("fused, biases")))
@@ -125,6 +134,12 @@ def test_modules_that_compute_something_else_are_refused(error, sentence, module
     (ValueError, lambda W: W._replace(W_V=W.W_V[:0]), "W.W_V has shape (0, 6, 2); it needs (3, 6, 2), to match the module"),
     (ValueError, lambda W: W._replace(b_O=W.b_O[0]), "W.b_O has shape (); it needs (6,), to match the module"),
     (ValueError, lambda W: W._replace(W_K=None), "W.W_K is None; it needs the shape (3, 6, 2)"),
+    (TypeError, lambda W: W._replace(b_Q=[1.0]), "W.b_Q is a list; it needs to be an array of real floating-point numbers"),
+    (TypeError, lambda W: W._replace(W_V=1j * W.W_V), "W.W_V has dtype complex128; it needs to be an array of real"
+     " floating-point numbers"),
+    (TypeError, lambda W: W._replace(b_O=W.b_O.int()), "W.b_O has dtype int32; it needs to be an array of real"
+     " floating-point numbers"),
+    (TypeError, type, "W is a type; it needs to be Weights, a named tuple of W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O"),
     (TypeError, tuple, "W is a tuple; it needs to be Weights, a named tuple of W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O"),
 ])  # fmt: skip
 def test_weights_that_do_not_fit_leave_the_module_alone(error, change, sentence):
