@@ -50,7 +50,8 @@ def layer(
     named = _given(function, named)
     shapes = _shapes(function, named, "X" if Z is X else "Z")
     _scores(function, named, shapes["given.P"])
-    _finite(function, {"X": X, "Z": Z, **weights, "gamma": gamma})
+    if not maps:  # else multihead_map has looked
+        _finite(function, {"X": X, "Z": Z, **weights, "gamma": gamma})
     if gamma is None:
         named["gamma"] = 1 / math.sqrt(shape(named["W.W_Q"])[-1])
     for name in maps:
