@@ -39,7 +39,7 @@ def test_an_empty_row_has_three_answers(name, options, output, gradients):
     else:
         assert jnp.allclose(O[0, 1], V[0].mean(axis=0), atol=1e-6)
     assert not jnp.isnan(O[0, jnp.array([0, 2])]).any()
-    reads = jnp.zeros_like(O).at[0, 1].set(jnp.arange(1.0, 5.0))  # the empty row only
+    reads = jnp.zeros_like(O).at[0, 1].set(jnp.arange(1.0, 5.0, dtype=O.dtype))  # the empty row only
     assert [verdict(g) for g in back(reads)] == gradients
 
 
