@@ -55,7 +55,7 @@ def test_dependencies_point_one_way():
         "_projections": {"_arrays", "_layer_arguments", "_layer_arrays"},
         "_heads": {"_arrays", "_layer_arguments", "_layer_arrays", "_softmax"},
         "_inputs": {"_arrays", "_heads", "_layer_arguments"},
-        "_block_arguments": {"_arguments", "_arrays"},
+        "_block_arguments": {"_arguments", "_arrays", "_layer_arguments"},
         "_blocks": {"_arrays", "_block_arguments", "_projections", "_softmax"},
         "_mask_arguments": {"_arguments", "_arrays"}, "_masks": {"_arrays", "_mask_arguments"},
         "_dropout": {"_arguments", "_arrays", "_attention", "_softmax"},
