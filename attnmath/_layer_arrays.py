@@ -1,5 +1,6 @@
 """The vocabulary of a layer: tokens of a whole batch in one product, heads in turn."""
 
+import math
 from collections.abc import Iterable, Iterator
 
 from attnmath._arrays import (
@@ -14,6 +15,9 @@ from attnmath._arrays import (
     shape,
     sum_to,
 )
+
+LARGE = 2**20  # scores of a head; temporary arrays of so many numbers leave every cache
+ALL = slice(None)
 
 
 def apply(X: Array, W: Array) -> Array:
@@ -74,11 +78,31 @@ def each_head(*arrays: Scalar | None) -> Iterator[tuple]:
     """For each head its part of every array (..., H, n, m), the first of which has all.
 
     Neighbours share where there are fewer parts than heads; all share where there is
-    no axis of heads, a number, or None.
+    no axis of heads, a number, or None. If heads are large, for each entry of a batch.
     """
     H, counts = arrays[0].shape[-3], [heads_of(x) for x in arrays]
+    entries = range(arrays[0].shape[0]) if is_large(arrays) else None
     for h in range(H):
-        yield tuple(x[..., h * G // H, :, :] if G else x for x, G in zip(arrays, counts))
+        x = tuple(x[..., h * G // H, :, :] if G else x for x, G in zip(arrays, counts))
+        if entries is None:
+            yield x
+        else:
+            for s in entries:
+                yield tuple(part[s] if axes(part) == 3 else part for part in x)
+
+
+def is_large(arrays: tuple) -> bool:
+    """Whether a head has many scores, and is a batch whose entries can take turns."""
+    there = [x for x in arrays if axes(x)]
+    batch, heads = arrays[0].shape[:-3], [x for x in there if heads_of(x)]
+    scores = math.prod(batch) * max(x.shape[-2] for x in heads) ** 2
+    return (
+        isinstance(scores, int)  # and not a size that PyTorch traces
+        and scores > LARGE
+        and len(batch) == 1
+        and all(x.shape[:-3] in ((), batch) for x in heads)
+        and all(map(is_writable, there))
+    )
 
 
 def gather(heads: Iterable[tuple], like: tuple) -> list:
@@ -86,48 +110,57 @@ def gather(heads: Iterable[tuple], like: tuple) -> list:
 
     Each has an axis of heads as its `like` has, of which the first has all heads.
     """
-    H, totals = like[0].shape[-3], [Total(heads_of(x)) for x in like]
-    for h, parts in enumerate(heads):
+    totals = [Total(x, like[0].shape[-3]) for x in like]
+    for k, parts in enumerate(heads):
+        own = [x.shape[0] for x, y in zip(like, parts) if axes(x) == axes(y) + 2 == 4]
+        h, s = divmod(k, own[0]) if own else (k, None)  # of a batch's entry, or of all
         for total, part in zip(totals, parts):
-            total.take(part, h, H)
+            total.take(part, h, s)
         del parts, part  # the next head needs the room
     return [total.whole() for total in totals]
 
 
 class Total:
-    """One result of all heads: G parts along an axis of heads, or a sum if G is 0."""
+    """One result of H heads: parts along an axis of heads as `like` has, or their sum."""
 
-    def __init__(self, G: int) -> None:
-        self.G, self.parts, self.room = G, [], None
+    def __init__(self, like: Scalar | None, H: int) -> None:
+        self.like, self.G, self.H = like, heads_of(like), H
+        self.parts, self.room = [], None
 
-    def take(self, part: Array | None, h: int, H: int) -> None:
-        """What the head h of H returns: a new part, or more of the last one."""
-        if h * self.G % H if self.G else h:
-            part = plus(self.parts.pop(), part)
-        self.parts.append(part)
-        if self.G and (h + 1) * self.G % H == 0 and is_writable(part):
-            self._write(h * self.G // H)
+    def take(self, part: Array | None, h: int, s: int | None) -> None:
+        """What the head h returns, for the batch or for its entry s."""
+        turns = s is not None and axes(self.like) == 4
+        first = (h * self.G % self.H if self.G else h) == 0 and (turns or not s)
+        if self.G and is_writable(part):
+            g = h * self.G // self.H
+            self._write(part, (s, g) if turns else (..., g, ALL, ALL), first)
+        else:
+            self.parts.append(part if first else plus(self.parts.pop(), part))
 
-    def _write(self, g: int) -> None:
-        """Put the part g, which is complete, to where it is wanted, and forget it."""
+    def _write(self, part: Array, place: tuple, first: bool) -> None:
+        """Put a part at once to where it is wanted, or add it there."""
         if self.room is None:
-            *batch, n, k = self.parts[g].shape
-            self.room = room_like(self.parts[g], (*batch, self.G, n, k))
-        self.room[..., g, :, :] = self.parts[g]
-        self.parts[g] = None
+            batch = part.shape[:-2] if place[0] is ... else self.like.shape[:1]
+            self.room = room_like(part, (*batch, self.G, *part.shape[-2:]))
+        self.room[place] = part if first else self.room[place] + part
 
     def whole(self) -> Array | None:
         """All parts together."""
-        if self.G == 0:
-            return self.parts[0]
         if self.room is not None:
             return self.room
+        if self.G == 0:
+            return self.parts[0]
         return namespace(self.parts[0]).stack(self.parts, axis=-3)
+
+
+def axes(x: Scalar | None) -> int:
+    """How many axes x has; none if it is a number or None."""
+    return 0 if x is None else len(shape(x))
 
 
 def heads_of(x: Scalar | None) -> int:
     """The size of the axis of heads of x: H of (..., H, n, m); 0 if it has none."""
-    return x.shape[-3] if x is not None and len(shape(x)) > 2 else 0
+    return x.shape[-3] if axes(x) > 2 else 0
 
 
 def lifted(x: Scalar) -> Scalar:
