@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from attnmath import Weights, multihead_jvp, multihead_map, multihead_vjp
 from attnmath import _layer_arrays as v
 
 LIBRARIES = {"numpy": np.asarray, "torch": torch.as_tensor, "strict": array_api_strict.asarray}
@@ -102,6 +103,45 @@ def test_a_number_for_each_head_is_lifted_and_lowered(array):
 def test_the_axis_of_heads(array):
     assert v.heads_of(array(O)) == 3 and v.heads_of(array(W)) == W.shape[0]
     assert [v.heads_of(x) for x in (array(W[0]), 1.0, None, array(1.0))] == [0] * 4
+
+
+def test_which_heads_are_large(monkeypatch):
+    """Those with many scores, of one batch, in arrays that can be written into."""
+    Q, K, B = (np.zeros(s) for s in [(2, 6, 4, 3), (2, 3, 5, 3), (4, 5)])
+    assert not v.is_large((Q, K, B))
+    assert v.is_large((np.zeros((2, 1, 800, 1)), K, None, 0.5))
+    monkeypatch.setattr(v, "LARGE", 49)  # 2 entries times 5 squared, the larger of 4 and 5
+    assert v.is_large((Q, K, B, 0.5, None)) and v.is_large((Q, K[0]))
+    assert not v.is_large((Q[:1], K)) and not v.is_large((Q[0], K)) and not v.is_large((Q[None], K))
+    assert not v.is_large((torch.tensor(Q), torch.tensor(K), torch.tensor(B, requires_grad=True)))
+    assert not v.is_large((array_api_strict.asarray(Q), array_api_strict.asarray(K)))
+    monkeypatch.setattr(v, "LARGE", 50)
+    assert not v.is_large((Q, K, B))
+
+
+@pytest.mark.parametrize("library", [np.asarray, torch.as_tensor])
+@pytest.mark.parametrize("bias", [None, (4, 5), (6, 1, 5), (2, 1, 4, 5), (2, 6, 4, 5)])
+@pytest.mark.parametrize("batches", [((2,), (2,)), ((2,), ()), ((), (2,)), ((1,), (2,))])
+def test_a_large_head_is_taken_entry_by_entry(monkeypatch, library, bias, batches):
+    """Nothing changes but the order: six heads, three groups, a scale for each head."""
+    def draw(*shape):
+        return library(np.random.default_rng(1).normal(size=shape))
+    X, Z = draw(*batches[0], 4, 7), draw(*batches[1], 5, 8)
+    W = Weights(draw(6, 7, 3), draw(3, 8, 3), draw(3, 8, 9), draw(6, 9, 7))
+    x = X, Z, W, None if bias is None else draw(*bias), draw(6)
+    R, dY = draw(6, 4, 5) ** 2, draw(2, 4, 7)
+    whole = multihead_map(*x, R=R), multihead_vjp(dY, *x, R=R), multihead_jvp(*x, *x, R=R)
+    monkeypatch.setattr(v, "LARGE", 0)
+    turns = multihead_map(*x, R=R), multihead_vjp(dY, *x, R=R), multihead_jvp(*x, *x, R=R)
+    for a, b in zip(flat(whole), flat(turns), strict=True):
+        assert a.shape == b.shape and np.allclose(a, b, rtol=0, atol=1e-13 * np.abs(np.asarray(a)).max())
+
+
+def flat(results):
+    """All arrays of nested tuples."""
+    if isinstance(results, tuple):
+        return [x for part in results for x in flat(part)]
+    return [] if results is None else [results]
 
 
 def test_gather_lets_pytorch_record():
