@@ -60,16 +60,21 @@ def head(
     )
     leading = _leading(function, "K", K, shape(Q)[:-2], "Q")
     _broadcasts(function, "B", B, (*leading, n, m))
-    if _sees(B, lambda B: ~(B < math.inf)):
-        raise ValueError(
-            f"{function}: B of shape {shape(B)} holds NaN or +inf; its entries"
-            " need to be numbers or -inf"
-        )
+    below_inf(function, "B", B)
     _broadcasts(function, "gamma", gamma, (*leading, n, m))
     given["gamma"] = 1 / math.sqrt(d_k) if gamma is None else gamma
     leading = _leading(function, "V", V, leading, "Q and K")
     factors(function, given.get("R"), (*leading, n, m))
     return _with_others(function, given, {"dO": (*leading, n, shape(V)[-1])})
+
+
+def below_inf(function: str, name: str, x: Any) -> None:
+    """The entries of x, which is added to the scores, are numbers or -inf."""
+    if _sees(x, lambda x: ~(x < math.inf)):
+        raise ValueError(
+            f"{function}: {name} of shape {shape(x)} holds NaN or +inf; its entries"
+            " need to be numbers or -inf"
+        )
 
 
 def factors(function: str, R: Any, need: tuple) -> None:

@@ -11,6 +11,7 @@ from attnmath._arguments import (
     _sees,
     _shape,
     _with_others,
+    below_inf,
     factors,
 )
 from attnmath._arrays import is_number, namespace, shape
@@ -151,11 +152,7 @@ def _scores(function: str, named: dict, need: tuple) -> None:
             f"{function}: gamma has shape {shape(gamma)}; it needs () or ({H},), one"
             " number for each head"
         )
-    if _sees(B, lambda B: ~(B < math.inf)):
-        raise ValueError(
-            f"{function}: B of shape {shape(B)} holds NaN or +inf; its entries"
-            " need to be numbers or -inf"
-        )
+    below_inf(function, "B", B)
     if _sees(B, _looks_boolean):
         raise ValueError(
             f"{function}: B of shape {shape(B)} holds only 0 and 1, as a boolean mask"

@@ -1,12 +1,11 @@
 """What the functions of masks may be given, and one clear sentence for what they may not."""
 
-import math
 from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace, device, is_array_api_obj
 
-from attnmath._arguments import _dtype, _library, _sees
+from attnmath._arguments import _dtype, _library, _sees, below_inf
 from attnmath._arrays import Array
 
 
@@ -113,11 +112,7 @@ def _numbers(caller: str, name: str, x: Any, booleans: str = "") -> None:
             f"{caller}: {name} {kind}; it needs to be an array of {booleans}"
             "floating-point numbers, which are added to the scores"
         )
-    if _sees(x, lambda x: ~(x < math.inf)):
-        raise ValueError(
-            f"{caller}: {name} of shape {tuple(x.shape)} holds NaN or +inf; its entries"
-            " need to be numbers or -inf"
-        )
+    below_inf(caller, name, x)
 
 
 def _kind(x: Any) -> str:

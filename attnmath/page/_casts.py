@@ -8,7 +8,7 @@ import numpy as np
 from attnmath.page._cast import Cast, Letter, Setting
 from attnmath.page._casts_blocks import LOSS, NETWORK, NORM, SILU
 from attnmath.page._casts_depth import DECODER, GAUGE, MERGED, STEP
-from attnmath.page._casts_layer import CONCATENATION, GROUPED, LAYER, LINEAR, LINEAR_BATCH, SELF
+from attnmath.page._casts_layer import CONCATENATION, GROUPED, LAYER, LINEAR, LINEAR_BATCH, SELF, empty_row
 from attnmath.page._casts_masks import DROPOUT, EQUAL, MASKS
 
 
@@ -21,14 +21,6 @@ def _causal(values: dict, sizes: dict) -> None:
     n, m = sizes["n"], sizes["m"]
     ahead = np.arange(m)[None, :] > np.arange(n)[:, None] + m - n
     values["B"] = np.where(ahead, -np.inf, values["B"])
-
-
-def _empty_row(values: dict, sizes: dict) -> None:
-    """One masked entry, and a query that may attend to nothing."""
-    mask = np.zeros_like(values["B"])
-    mask[0, 2] = -np.inf
-    mask[1] = -np.inf
-    values["B"] = values["B"] + mask
 
 
 def _default_scale(values: dict, sizes: dict) -> None:
@@ -99,7 +91,7 @@ HEAD = Cast(
         Setting("random bias", 11, change=_permutation),
         Setting("no bias", 12, change=_together(_permutation, _zero_bias)),
         Setting("causal", 13, change=_together(_permutation, _causal)),
-        Setting("empty row", 14, change=_together(_permutation, _empty_row)),
+        Setting("empty row", 14, change=_together(_permutation, empty_row)),
         Setting(
             "sizes in another order, causal",
             16,
@@ -132,7 +124,7 @@ BATCH = Cast(
     settings=(
         Setting("random bias", 21),
         Setting("sizes in another order", 23, {"n": 5, "m": 4, "d_k": 6, "d_v": 3, "H": 2}),
-        Setting("empty row", 22, change=_empty_row),
+        Setting("empty row", 22, change=empty_row),
     ),
 )
 

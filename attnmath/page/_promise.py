@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import attnmath
+from attnmath._heads import Weights
 from attnmath._tolerance import PAGE
 from attnmath.page._cast import Cast
 from attnmath.page._nodes import PageError
@@ -78,8 +79,6 @@ def arguments(function: Callable, scene: Scene, names: dict) -> dict:
 
 def _weights(scene: Scene, names: dict, suffix: str) -> Any:
     """The weights of a layer, or their tangents (suffix _dot); None where there is no letter."""
-    from attnmath._heads import Weights
-
     fields = {k: names.get(k + suffix) for k in Weights._fields}
     return Weights(**{k: natural(scene, *name) if name else None for k, name in fields.items()})
 
