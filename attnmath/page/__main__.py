@@ -7,12 +7,13 @@ from pathlib import Path
 
 from attnmath.page._book import Book
 from attnmath.page._chapter import Fault
-from attnmath.page._judge import Verdict, verdict_or_fault
+from attnmath.page._judge import verdict_or_fault
 from attnmath.page._labels import label_faults
 from attnmath.page._ledger import render, stale
 from attnmath.page._listed import entries, identity_faults, report
 from attnmath.page._misprints import tally
 from attnmath.page._pool import each_cast, each_display
+from attnmath.page._published import Refuted
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -36,7 +37,9 @@ def check(book: Book, options, wanted: set[str]) -> int:
     for fault in faults:
         print(fault)
     runs = sum(verdict.comparisons for verdict in verdicts)
-    print(f"displays that hold: {len(verdicts)}, comparisons: {runs}, faults: {len(faults)}")
+    failing = sum(isinstance(verdict, Refuted) for verdict in verdicts)
+    print(f"displays that hold: {len(verdicts) - failing}, published ones that fail: {failing},"
+          f" comparisons: {runs}, faults: {len(faults)}")
     return 1 if faults else 0
 
 
@@ -50,7 +53,7 @@ def check_book(book: Book, root: Path, wanted: set[str]) -> tuple[list, list]:
     displays = [d for c in chapters for d in c.displays]
     found = each_cast(verdict_or_fault, book, root, displays)
     faults += [one for one in found if isinstance(one, Fault)]
-    return [one for one in found if isinstance(one, Verdict)], faults
+    return [one for one in found if not isinstance(one, Fault)], faults
 
 
 def try_misprints(book: Book, options, wanted: set[str]) -> int:

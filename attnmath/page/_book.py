@@ -11,9 +11,14 @@ from attnmath.page._nodes import PageError
 from attnmath.page._oracles import Independent, NumPyScene
 from attnmath.page._scene import Scene
 from attnmath.page._scope import scope
+from attnmath.page._slopes import loss_gradient
 
 # Free letters once with both signs and once positive, for logarithms and roots.
 FREE = (Setting("signed", 1), Setting("positive", 2))
+
+
+# A published formula may be wrong in these: it is judged, not refused.
+ILL_TYPED = ("shape", "index")
 
 
 class Book:
@@ -80,7 +85,10 @@ class Book:
                 return cast
             except PageError as error:
                 errors.append((sum(map(cast.knows, names)), -len(errors), error))
-        raise max(errors)[2]
+        _, number, error = max(errors)
+        if display.kind == "err" and error.kind in ILL_TYPED:
+            return casts[-number]
+        raise error
 
     def check_names(self, statements: tuple, cast: Cast) -> None:
         axes = locals_of(statements, cast, self.scenes(cast)[0].paired(()))[1]
@@ -101,7 +109,10 @@ class Book:
 
     def paired(self, statements: tuple, scene: Scene) -> Scene:
         """The loss of a display pairs the outputs whose cotangents stand in it."""
-        rows = scene.cast.rows
-        names = {n.args for s in statements for n in s.nodes() if n.kind == "name"}
+        rows, loss = scene.cast.rows, scene.cast.loss
+        nodes = [n for s in statements for n in s.nodes()]
+        names = {n.args for n in nodes if n.kind == "name"}
+        plain = (loss_gradient(n, loss) for n in nodes if n.kind == "partial")
+        names |= {n.args for found in plain if found for n in found.walk() if n.kind == "name"}
         named = {rows.get(letter, letter) for prefix, letter in names if prefix == "d"}
         return scene.paired(tuple(o for o in scene.cast.outputs if o in named))

@@ -53,13 +53,14 @@ class Cast:
     rows: dict = field(default_factory=dict)  # q -> Q: q_i is row i of Q
     names: dict = field(default_factory=dict)  # letter -> its name in the code, if another
     constants: tuple = ()  # letters that never move: no tangent, no gradient
+    loss: str = ""  # a name for the loss, where derivatives are written with ∂
 
     def knows(self, letter: str) -> bool:
-        return letter in self.letters or letter in self.rows
+        return letter in self.letters or letter in self.rows or letter == self.loss != ""
 
     def axes(self, prefix: str, letter: str, at: int | None = None) -> tuple:
         """The axes that a letter's subscripts consume, from the left."""
-        if prefix == "" and letter in self.sizes:
+        if prefix == "" and letter in (*self.sizes, self.loss):
             return ()
         spec = self.letters.get(self.rows.get(letter, letter))
         if spec is None:

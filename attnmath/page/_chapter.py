@@ -23,7 +23,7 @@ from mdit_py_plugins.myst_role import myst_role_plugin
 from attnmath.page._nodes import PageError, Statement
 from attnmath.page._syntax import parse
 
-KINDS = ("eq", "why", "prp")
+KINDS = ("eq", "why", "prp", "err")
 LABEL = re.compile(rf"({'|'.join(KINDS)}):[A-Za-z]\w*")
 UNREAD = ("math", "latex", "tex", "raw", "include", "literalinclude")
 CODE = ("", "code", "code-block", "sourcecode", "bibliography", "toctree")

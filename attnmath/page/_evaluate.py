@@ -1,7 +1,7 @@
 """Evaluates the nodes of a display in a scene: a cast with values for its letters.
 
 Nothing here knows a formula. A scene answers four questions: `letter(prefix, name)`,
-`size(name)`, `array(numbers)` and `partial(frame, node)`; everything else is arithmetic.
+`size(name)`, `array(numbers)` and `slope(frame, node)`; everything else is arithmetic.
 """
 
 from collections.abc import Callable
@@ -17,6 +17,7 @@ from attnmath.page import _values as v
 from attnmath.page._blocks import block_value
 from attnmath.page._indexing import big_value, index_value, name_value
 from attnmath.page._nodes import Node, PageError
+from attnmath.page._slopes import partial
 from attnmath.page._values import Value
 from attnmath.page._vocabulary import TAKES_SIZES, VOCABULARY, call, is_rule
 
@@ -182,5 +183,5 @@ EVALUATE = {
     "inverse": _inverse, "sum": _sum, "prod": _prod, "had": _binary(v.hadamard),
     "dot": _binary(v.multiply), "kron": _binary(v.kronecker), "div": _binary(v.divide),
     "inner": _binary(v.inner), "sqrt": _sqrt, "norm": _norm, "abs": _abs, "big": big_value,
-    "func": _func, "block": block_value, "partial": lambda frame, node: frame.scene.partial(frame, node),
+    "func": _func, "block": block_value, "partial": lambda frame, node: partial(frame.scene, frame, node),
 }  # fmt: skip

@@ -10,6 +10,7 @@ from attnmath.page._chapter import Display, Fault
 from attnmath.page._nodes import PageError, Statement
 from attnmath.page._oracles import Independent, TorchScene
 from attnmath.page._promise import check_function
+from attnmath.page._published import Refuted, refute
 from attnmath.page._scene import Scene
 from attnmath.page._trial import Trial
 
@@ -27,8 +28,11 @@ class Verdict:
     algebra: int  # steps that hold for any matrices of these shapes
 
 
-def judge(book: Book, display: Display) -> Verdict:
-    """The verdict on a display that holds; a Fault at its place for one that does not."""
+def judge(book: Book, display: Display) -> Verdict | Refuted:
+    """The verdict on a display that holds; a Fault at its place for one that does not.
+
+    A published formula (err:) has to fail.
+    """
     try:
         with np.errstate(all="ignore"):
             return _judge(book, display)
@@ -36,10 +40,13 @@ def judge(book: Book, display: Display) -> Verdict:
         raise display.fault(error) from None
 
 
-def _judge(book: Book, display: Display) -> Verdict:
+def _judge(book: Book, display: Display) -> Verdict | Refuted:
     statements = display.statements
     cast = book.cast_of(display)
     scenes = book.scenes(cast) + book.scenes(cast, TorchScene)
+    if display.kind == "err":
+        refuse_idle(statements)
+        return refute(book, display, cast, scenes)
     found = hold(book, display.label, statements, scenes)
     facts, algebra = steps(book, statements, cast)
     return Verdict(display, cast.name, len(scenes), *found, facts, algebra)
@@ -128,7 +135,7 @@ def _is_free(statements: tuple, k: int, i: int, scene: Scene) -> bool:
         return False
 
 
-def verdict_or_fault(book: Book, display: Display) -> Verdict | Fault:
+def verdict_or_fault(book: Book, display: Display) -> Verdict | Refuted | Fault:
     try:
         return judge(book, display)
     except Fault as fault:

@@ -12,6 +12,7 @@ from attnmath.page._cast import PRIMAL
 from attnmath.page._chapter import Chapter
 from attnmath.page._judge import Verdict
 from attnmath.page._misprints import Tally
+from attnmath.page._published import Refuted
 
 HEAD = """# Ledger
 
@@ -26,6 +27,15 @@ Each line is one display of the book, with the function that its label promises.
   need that the letters are what they are.
 - **misprints**: one-symbol misprints rejected, of those tried. The others are identities:
   each is listed with the identity that makes it one, and the list is checked.
+
+A formula published elsewhere that is wrong, or right only under a condition, has a table of
+its own: its failure is asserted in every setting that does not meet the condition.
+
+- **fails**: in how many settings, of how many, over both oracles; in the others its
+  condition is met, and it holds.
+- **how**: ill-typed, where shapes or indices do not fit; else the smallest and the largest
+  error of a setting, relative to the size of the sides.
+- **made true by**: the one-symbol changes after which it holds in every setting.
 """
 DIGITS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
@@ -68,7 +78,7 @@ def stale(book: Book, root: Path) -> list[str]:
     return [name for name in names if now.get(name) != found.get(name)]
 
 
-def rests_on(book: Book, verdict: Verdict) -> list[str]:
+def rests_on(book: Book, verdict: Verdict | Refuted) -> list[str]:
     cast = book.cast_of(verdict.display)
     names = {n.args[1] for s in verdict.display.statements for n in s.nodes() if n.kind == "name"}
     letters = {cast.rows.get(name, name) for name in names}
@@ -76,13 +86,16 @@ def rests_on(book: Book, verdict: Verdict) -> list[str]:
     return sorted(origins - {*PRIMAL, verdict.display.label})
 
 
-def render(book: Book, verdicts: list[Verdict], tallies: list[Tally], root: Path) -> str:
+def render(book: Book, verdicts: list, tallies: list[Tally], root: Path) -> str:
     by_label = {one.label: one for one in tallies}
     lines = [HEAD]
+    tallies = [one for one in tallies if not one.label.startswith("err:")]
     tried = sum(one.tried for one in tallies)
+    failing_count = sum(isinstance(verdict, Refuted) for verdict in verdicts)
     rejected = sum(sum(one.rejected.values()) for one in tallies)
     lines += [
-        f"Displays run: {len(verdicts)}. Displays not run: {len(book.displays) - len(verdicts)}.",
+        f"Displays run: {len(verdicts)}, of which {failing_count} are published formulas that fail."
+        f" Displays not run: {len(book.displays) - len(verdicts)}.",
         f"Misprints tried: {tried}; rejected: {rejected};"
         f" identities with their reason: {tried - rejected}.",
         "",
@@ -91,14 +104,23 @@ def render(book: Book, verdicts: list[Verdict], tallies: list[Tally], root: Path
         mine = [verdict for verdict in verdicts if verdict.display.path == chapter.path]
         if not mine:
             continue
-        lines += [
-            "## " + re.search(r"^# (.*)$", chapter.text, re.M).group(1),
-            "",
-            "| display | rests on | runs | error | algebra | facts | misprints |",
-            "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
-        ]
-        lines += [_row(book, verdict, by_label[verdict.display.label]) for verdict in mine]
-        lines.append("")
+        lines += ["## " + re.search(r"^# (.*)$", chapter.text, re.M).group(1), ""]
+        failing = [verdict for verdict in mine if isinstance(verdict, Refuted)]
+        holding = [verdict for verdict in mine if verdict not in failing]
+        if holding:
+            lines += [
+                "| display | rests on | runs | error | algebra | facts | misprints |",
+                "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+            ]
+            lines += [_row(book, one, by_label[one.display.label]) for one in holding]
+            lines.append("")
+        if failing:
+            lines += [
+                "| published, and failing | rests on | fails | how | made true by |",
+                "| --- | --- | ---: | --- | --- |",
+            ]
+            lines += [_failing(book, one, by_label[one.display.label]) for one in failing]
+            lines.append("")
     lines += ["## What this page speaks of", "", "| part | hash |", "| --- | --- |"]
     lines += [f"| `{name}` | `{value}` |" for name, value in hashes(book, root).items()]
     return "\n".join(lines) + "\n"
@@ -109,6 +131,23 @@ def in_order(book: Book, root: Path) -> list[Chapter]:
     text = (root / "_toc.yml").read_text(encoding="utf-8")
     stems = [Path(name).stem for name in re.findall(r"(?:file|root): *(\S+)", text)]
     return sorted(book.chapters, key=lambda c: stems.index(c.stem) if c.stem in stems else -1)
+
+
+def how(one: Refuted) -> str:
+    """How a published formula fails, in words and numbers."""
+    errors = "–".join(dict.fromkeys(f"{x:.1g}" for x in (one.least, one.most)))
+    ill_typed = f"ill-typed in {one.ill_typed}" if one.ill_typed < one.settings else "ill-typed"
+    unequal = f"error {errors}" if one.ill_typed < one.settings else ""
+    words = ", ".join(filter(None, [ill_typed if one.ill_typed else "", unequal]))
+    return f"conditional: {words}" if one.met else words
+
+
+def _failing(book: Book, one: Refuted, tried: Tally) -> str:
+    rests = ", ".join(f"{{eq}}`{label}`" for label in rests_on(book, one))
+    better = "; ".join(f"${text.replace('&', '')}$" for text in tried.corrections)
+    cells = [f"{{eq}}`{one.display.label}` {one.display.label}", rests,
+             f"{one.settings} of {one.settings + one.met}", how(one), better or "none"]  # fmt: skip
+    return "| " + " | ".join(cells) + " |"
 
 
 def _row(book: Book, verdict: Verdict, one: Tally) -> str:

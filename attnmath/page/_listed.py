@@ -53,6 +53,8 @@ def identity_faults(book: Book, listed: list[Entry], path: Path) -> list[str]:
 
 def report(tallies: list[Tally], listed: list[Entry]) -> tuple[list[str], list[str]]:
     """The lines of the summary, and what is wrong: unlisted survivors, stale entries."""
+    published = [one for one in tallies if one.label.startswith("err:")]
+    tallies = [one for one in tallies if one not in published]
     rejected: Counter = Counter()
     for one in tallies:
         rejected += one.rejected
@@ -74,5 +76,10 @@ def report(tallies: list[Tally], listed: list[Entry]) -> tuple[list[str], list[s
         f"rejected: {sum(rejected.values())} ({kinds})",
         f"identities, listed with their reason: {len(survivors) - len(unlisted)}",
         f"not counted, the same statement written otherwise: {sum(one.same for one in tallies)}",
+    ]
+    lines += [
+        f"{one.label}: made true by {'; '.join(one.corrections) or 'no change of one symbol'}"
+        f" ({one.tried} tried)"
+        for one in published
     ]
     return lines, faults

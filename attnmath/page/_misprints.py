@@ -4,7 +4,6 @@ A misprint that survives is either an identity, listed in `tests/equivalent_misp
 with the identity that makes it one, or a weak check.
 """
 
-import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,9 +16,10 @@ from attnmath.page import _values as v
 from attnmath.page._book import Book
 from attnmath.page._cast import Cast
 from attnmath.page._chapter import Display
+from attnmath.page._corrections import corrections
 from attnmath.page._edits import Misprint
 from attnmath.page._judge import hold
-from attnmath.page._mutations import misprints
+from attnmath.page._mutations import misprints, squeezed
 from attnmath.page._nodes import PageError
 from attnmath.page._oracles import Independent
 from attnmath.page._syntax import parse
@@ -43,16 +43,20 @@ class Tally:
     rejected: Counter
     same: int = 0
     survivors: tuple = ()
+    corrections: tuple = ()  # of a published formula that fails: what makes it true
 
     @property
     def tried(self) -> int:
-        return sum(self.rejected.values()) + len(self.survivors)
+        return sum(self.rejected.values()) + len(self.survivors) + len(self.corrections)
 
 
 def tally(book: Book, display: Display) -> Tally:
-    """Tries every misprint of a display that holds."""
+    """Tries every misprint of a display that holds; of a published formula that fails, too."""
     with np.errstate(all="ignore"):
         cast = book.cast_of(display)
+        if display.kind == "err":
+            rejected, better = corrections(book, display, cast)
+            return Tally(display.label, rejected, corrections=better)
         judged = Judged(book, display, cast)
         out = Tally(display.label, Counter())
         survivors = []
@@ -129,8 +133,10 @@ class Judged:
         return [display for *_, display in sorted(found, key=lambda item: item[:3])]
 
     def is_mine(self, display: Display) -> bool:
-        """Whether a display is run on this cast."""
+        """Whether a display is run on this cast, and must hold."""
         casts = self.book.casts.get(Path(display.path).stem, ())
+        if display.kind == "err":
+            return False
         try:
             return self.cast in casts and self.book.cast_of(display) is self.cast
         except PageError:
@@ -214,7 +220,3 @@ def _conditions(statement) -> tuple:
 
 def _end(statement) -> int:
     return max([statement.end, *(condition[4] for condition in statement.conditions)])
-
-
-def squeezed(text: str) -> str:
-    return re.sub(r"\s+", " ", text).strip()

@@ -31,6 +31,11 @@ def _squeezed(text: str) -> str:
     return re.sub(r"\s+", "", text)
 
 
+def squeezed(text: str) -> str:
+    """One line, one blank at a time."""
+    return re.sub(r"\s+", " ", text).strip()
+
+
 def _lost_pairs(text: str) -> Iterator[Misprint]:
     """Parentheses, and the braces of a script, left out."""
     for pattern in (r"[_^](\{)([^{}]+)(\})", r"(\()([^()]*)(\))"):

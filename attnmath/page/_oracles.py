@@ -125,12 +125,14 @@ class Independent(Scene):
     def letter(self, prefix: str, letter: str) -> np.ndarray:
         letter = self.cast.rows.get(letter, letter)
         self.cast.axes(prefix, letter)
+        if letter == self.cast.loss:
+            raise PageError("letter", f"{letter} is the loss: it stands above a ∂")
         key = (prefix, letter)
         if key not in self.cache:
             self.cache[key] = self.draw(self.shape(letter))
         return self.cache[key]
 
-    def partial(self, frame: Frame, node: Node) -> Value:
+    def slope(self, frame: Frame, node: Node) -> Value:
         above, below = (frame.evaluate(part).shape for part in node.args)
         key = (node, tuple(sorted(frame.index.items())))
         if key not in self.cache:

@@ -15,7 +15,7 @@ from attnmath.page._cast import Cast, Setting
 from attnmath.page._evaluate import Frame
 from attnmath.page._indexing import group_of
 from attnmath.page._nodes import Node, PageError
-from attnmath.page._slopes import partial
+from attnmath.page._slopes import slope
 from attnmath.page._values import Value, magnitude, plain, text
 
 
@@ -153,6 +153,8 @@ class Scene:
         """The value of a letter, its gradient (d), or its tangent (dot)."""
         letter = self.cast.rows.get(letter, letter)
         self.cast.axes(prefix, letter)
+        if letter == self.cast.loss:
+            raise PageError("letter", f"{letter} is the loss: it stands above a ∂")
         if prefix and self.is_view:
             raise PageError("grammar", "the derivative of a derivative is not read")
         if prefix == "" and letter in self.env:
@@ -212,9 +214,9 @@ class Scene:
             raise PageError("letter", f"{letter} has no tangent")
         return self.tangent(letter)
 
-    def partial(self, frame: Frame, node: Node) -> Value:
+    def slope(self, frame: Frame, node: Node) -> Value:
         """∂ numerator / ∂ letter: entries of the numerator by entries of the letter."""
-        return partial(self, frame, node)
+        return slope(self, frame, node)
 
 
 def with_products(cast: Cast, sizes: dict) -> dict:

@@ -1,5 +1,6 @@
 """Derivatives of expressions: ∂ above / ∂ below, entries of the one by those of the other."""
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -9,8 +10,28 @@ from attnmath.page._nodes import Node, PageError
 from attnmath.page._values import Value, magnitude
 
 
+def loss_gradient(node: Node, loss: str) -> Node | None:
+    """The name that ∂ loss / ∂ letter has elsewhere in the book: d and the letter."""
+    if node.kind != "partial" or not loss or node.args[0].args != ("", loss):
+        return None
+    below = node.args[1]
+    base, subs = below.args if below.kind == "index" else (below, None)
+    if base.kind != "name" or base.args[0]:
+        raise PageError("letter", "only a letter can stand below", below.start)
+    name = replace(base, args=("d", base.args[1]))
+    return name if subs is None else replace(below, args=(name, subs))
+
+
 def partial(scene: Any, frame: Any, node: Node) -> Value:
     """∂ numerator / ∂ letter: entries of the numerator by entries of the letter."""
+    plain = loss_gradient(node, scene.cast.loss)
+    if plain is not None:
+        return frame.evaluate(plain)
+    return scene.slope(frame, node)
+
+
+def slope(scene: Any, frame: Any, node: Node) -> Value:
+    """∂ numerator / ∂ letter, by the derivatives of the scene."""
     numerator, denominator = node.args
     if scene.is_view:
         raise PageError("grammar", "the derivative of a derivative is not read")

@@ -8,7 +8,7 @@ from attnmath.page._nodes import Node, PageError
 
 RELATIONS = {"\\le": "<=", "\\leq": "<=", "\\ge": ">=", "\\geq": ">=",
              "\\approx": "~", "\\ne": "!=", "\\neq": "!=", "\\in": "in"}  # fmt: skip
-ACCENTS = {"\\bar": "bar ", "\\tilde": "tilde ", "\\hat": "hat "}
+ACCENTS = {"\\bar": "bar ", "\\tilde": "tilde ", "\\hat": "hat ", "\\mathbb": "mathbb "}
 
 
 def is_tree(item, *names: str) -> bool:

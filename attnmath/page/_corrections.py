@@ -1,0 +1,45 @@
+"""The one-symbol changes that make a published formula true: its corrections."""
+
+from collections import Counter
+from dataclasses import replace
+
+from attnmath.page._book import Book
+from attnmath.page._cast import Cast
+from attnmath.page._chapter import Display
+from attnmath.page._judge import hold
+from attnmath.page._mutations import misprints, squeezed
+from attnmath.page._nodes import PageError
+from attnmath.page._syntax import parse
+
+WEAKER = ("relation", "condition lost")  # these change what is claimed, not the formula
+
+
+def corrections(book: Book, display: Display, cast: Cast) -> tuple[Counter, tuple[str, ...]]:
+    """What becomes of the changes: how many fail, by kind, and those that hold everywhere."""
+    failing: Counter = Counter()
+    found: dict[str, None] = {}
+    for misprint in misprints(display.text, display.statements, cast):
+        if misprint.kind in WEAKER:
+            continue
+        text = misprint.apply(display.text)
+        try:
+            changed = parse(text)
+            touched = _touched(changed, display.statements)
+            bare = tuple(replace(statement, conditions=()) for statement in changed)
+            if touched:
+                hold(book, "prp:corrected", bare, book.scenes(cast), touched)
+        except PageError as error:
+            failing[error.kind] += 1
+            continue
+        if touched:
+            shown = changed[touched[0]]
+            found.setdefault(squeezed(text[shown.start : shown.end]))
+    return failing, tuple(found)
+
+
+def _touched(changed: tuple, published: tuple) -> tuple:
+    """The lines that a change touches."""
+    if len(changed) != len(published):
+        raise PageError("grammar", "another number of statements")
+    pairs = enumerate(zip(changed, published))
+    return tuple(k for k, (a, b) in pairs if a.members != b.members)

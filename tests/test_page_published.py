@@ -1,0 +1,131 @@
+"""Published formulas that are wrong or conditional: their failure is what is asserted."""
+
+import pytest
+
+from attnmath.page._cast import Cast, Letter, Setting
+from attnmath.page._book import Book
+from attnmath.page._chapter import Fault, read_text
+from attnmath.page._judge import judge
+from attnmath.page._misprints import tally
+
+
+def no_bias(values, sizes):
+    values["c"] = values["c"] * 0
+
+
+def same(values, sizes):
+    values["X"] = values["F"]
+
+
+def weights(values, sizes):
+    values["X"] = values["F"] @ values["W"]
+
+
+# X is F in two settings (d_v = d_k), F W in the others; c is a bias, zero in one of them.
+LAYER = Cast(
+    name="published",
+    sizes={"n": 4, "m": 5, "d_k": 3, "d_v": 2},
+    letters={
+        "F": Letter(("n", "d_k")),
+        "W": Letter(("d_k", "d_v")),
+        "U": Letter(("m", "d_v")),
+        "X": Letter(("n", "d_v")),
+        "c": Letter(("1", "d_v")),
+        "tilde W": Letter(("d_k", "d_v")),
+        "A": Letter(("n", "m"), "prp:scores"),
+    },
+    outputs=("A",),
+    loss="f",
+    settings=(
+        Setting("products", 1, change=weights),
+        Setting("no bias", 2, change=lambda v, s: (weights(v, s), no_bias(v, s))),
+        Setting("raw", 3, {"d_v": 3}, change=same),
+        Setting("other sizes", 4, {"n": 3, "m": 2, "d_k": 4, "d_v": 5}, change=weights),
+    ),
+)
+PAGE = r"$$ A = (F W + \mathbf 1 c) U^{\mathsf T} $$ (prp:scores)"
+
+
+def book(display: str, label: str = "err:tested") -> Book:
+    text = f"\n{PAGE}\n\n$$ {display} $$ ({label})\n"
+    return Book([read_text(text, "chapters/page.md")], {"page": (LAYER,)})
+
+
+def verdict(display: str):
+    of = book(display)
+    return judge(of, of.displays["err:tested"])
+
+
+def refusal(display: str, label: str = "err:tested") -> str:
+    of = book(display, label)
+    with pytest.raises(Fault) as caught:
+        judge(of, of.displays[label])
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("display, word", [
+    (r"A = F W U^{\mathsf T} \quad\text{when } c = 0", "conditional"),
+    (r"\frac{\partial f}{\partial W} = X^{\mathsf T} dA\, U \quad\text{when } X = F", "conditional"),
+    (r"A = F W U", "ill-typed"),
+    (r"dW = U^{\mathsf T} dA", "ill-typed"),
+    (r"A_{ij} = \sum_l F_{il} (W U^{\mathsf T})_{lj} - \sum_p c_p U_{jp}", "conditional?"),
+    (r"\frac{\partial f}{\partial U} = 2 \frac{\partial f}{\partial A}^{\mathsf T} F W", "unequal"),
+    (r"dW = X^{\mathsf T} dA\, U \cdot 2", "ill-typed or unequal"),
+])  # fmt: skip
+def test_how_a_published_formula_fails(display, word):
+    if word == "conditional?":  # right where c = 0, and this is not said
+        assert "state the condition" in refusal(display)
+        return
+    found = verdict(display)
+    assert found.verdict == word
+    assert found.least > 1e-3 or found.ill_typed == found.settings
+
+
+def test_both_oracles_count_every_setting():
+    found = verdict(r"A = F W U^{\mathsf T} \quad\text{when } c = 0")
+    assert (found.met, found.settings) == (2, 6)
+    assert found.comparisons == 8
+
+
+def test_the_size_of_the_error_is_measured():
+    found = verdict(r"dU = 3\, dA^{\mathsf T} (F W + \mathbf 1 c)")
+    assert found.least == pytest.approx(2 / 3) == found.most
+
+
+@pytest.mark.parametrize("display, words", [
+    (r"A = (F W + \mathbf 1 c) U^{\mathsf T}", "it holds in the setting"),
+    (r"A = (1 + 0.0005) (F W + \mathbf 1 c) U^{\mathsf T}", "it holds in the setting"),
+    (r"A = F W U^{\mathsf T}", "it holds in the setting 'no bias'"),
+    (r"A = 2 F W U^{\mathsf T} \quad\text{when } c = 0", "differ by"),
+    (r"A = F U^{\mathsf T} \quad\text{when } U = 0", "no setting of the cast meets"),
+    (r"A = (F W + \mathbf 1 c) U^{\mathsf T} \quad\text{when } c = c \cdot 1", "it holds in every"),
+    (r"A = F Y", "not in the cast"),
+    (r"A = f U", "the loss"),
+    (r"A = F W^{\mathsf T}^{\mathsf T}", "two scripts"),
+    (r"A \approx F W U^{\mathsf T} \quad\text{within } 0.1", "no bound"),
+    (r"A = F W U^{\mathsf T} \quad\text{when } c_l = 0, \quad dU = 2\, dA^{\mathsf T} X", ""),
+])  # fmt: skip
+def test_what_an_err_label_may_not_say(display, words):
+    assert words in refusal(display)
+
+
+def test_a_line_that_holds_hides_behind_no_other():
+    lines = r"dU = 2\, dA^{\mathsf T} F W, \quad A = (F W + \mathbf 1 c) U^{\mathsf T}"
+    assert "it holds in the setting" in refusal(lines)
+
+
+def test_the_gradient_of_the_loss_is_the_gradient():
+    of = book(r"\frac{\partial f}{\partial W} = F^{\mathsf T} dA\, U", "prp:tested")
+    assert judge(of, of.displays["prp:tested"]).error < 1e-14
+    assert "differ" in refusal(r"\frac{\partial f}{\partial W} = F^{\mathsf T} dA\, U \cdot 2", "prp:tested")
+
+
+def test_one_symbol_makes_it_true():
+    of = book(r"A = (F W - \mathbf 1 c) U^{\mathsf T} \quad\text{when } c = 0")
+    found = tally(of, of.displays["err:tested"])
+    assert found.corrections == (r"A = (F W + \mathbf 1 c) U^{\mathsf T}",)
+    assert found.tried > 40 and not found.survivors
+
+
+def test_letters_of_two_kinds_are_one_name_each():
+    assert "mathbb P is not in the cast" in refusal(r"A = \mathbb P U^{\mathsf T}")
