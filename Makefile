@@ -31,10 +31,10 @@ ENGINE := $(filter attnmath/page/%,$(PACKAGE))
 PAGE_FILES := $(wildcard chapters/_ext/* chapters/_static/* chapters/*.bib chapters/*.svg) _config.yml _toc.yml
 NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=60 -n $(JOBS) --dist loadfile
 ALONE := -p no:hypothesispytest    # half a second for each worker that has notebooks alone
-CHECKS := $(DONE)/pairs $(DONE)/ledger $(DONE)/pages $(DONE)/notebooks
+CHECKS := $(DONE)/pairs $(DONE)/ledger $(DONE)/made $(DONE)/pages $(DONE)/notebooks
 LEDGER := chapters/ledger.md
 
-.PHONY: book test test-adapters check html env lab notebooks ledger trained misprints portable lint mutants wheel accessible clean help
+.PHONY: book test test-adapters check html env lab notebooks ledger pages trained misprints portable lint mutants wheel accessible clean help
 
 help:
 	@echo 'make book        check every page and notebook, then build _build/html'
@@ -44,6 +44,7 @@ help:
 	@echo 'make test-adapters  the functions on JAX'"'"'s arrays; installs JAX into the environment'
 	@echo 'make notebooks   texts -> executed notebooks, byte for byte reproducible'
 	@echo 'make ledger      measure every equation again and write $(LEDGER)'
+	@echo 'make pages       write the overview of the sources, the errata and the cheat sheet again'
 	@echo 'make trained     train the transformer of the chapter on training again (minutes)'
 	@echo 'make misprints   try every one-symbol misprint of every displayed formula'
 	@echo 'make lint        ruff and codespell'
@@ -86,6 +87,11 @@ $(DONE)/ledger: $(READY) $(TEXTS) $(PACKAGE) | $(DONE)
 	$(PY) -m attnmath.page ledger --check
 	@touch $@
 
+# The overview of the sources, the errata and the cheat sheet are made from what stands elsewhere.
+$(DONE)/made: $(READY) $(TEXTS) $(PACKAGE) tools/pages.py tools/register.py $(wildcard chapters/register/*) | $(DONE)
+	$(PY) tools/pages.py check
+	@touch $@
+
 $(DONE)/notebooks: $(READY) $(NOTEBOOKS) $(PACKAGE) | $(DONE)
 	$(PY) -m pytest --quiet $(NBVAL) $(ALONE) chapters
 	@touch $@
@@ -122,6 +128,9 @@ notebooks: $(READY)
 
 ledger: $(READY)
 	$(PY) -m attnmath.page ledger
+
+pages: $(READY)
+	$(PY) tools/pages.py
 
 trained: $(READY)
 	$(PY) tools/train.py

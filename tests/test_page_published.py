@@ -2,8 +2,8 @@
 
 import pytest
 
-from attnmath.page._cast import Cast, Letter, Setting
 from attnmath.page._book import Book
+from attnmath.page._cast import Cast, Letter, Setting
 from attnmath.page._chapter import Fault, read_text
 from attnmath.page._judge import judge
 from attnmath.page._misprints import tally

@@ -5,7 +5,7 @@ from math import prod
 import numpy as np
 
 from attnmath.page._evaluate import Frame
-from attnmath.page._nodes import Node
+from attnmath.page._nodes import Node, PageError
 from attnmath.page._scene import Scene
 from attnmath.page._slopes import slope_shape
 from attnmath.page._values import Value, magnitude

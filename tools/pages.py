@@ -1,0 +1,184 @@
+"""Pages made from what stands elsewhere: the overview of the sources, the errata, the cheat sheet.
+
+    python tools/pages.py           write them
+    python tools/pages.py check     whether they are current, and the register without a fault
+"""
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+import yaml
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from register import ERRATA, SOURCES, VERDICTS, Register  # noqa: E402
+
+from attnmath.page._book import Book  # noqa: E402
+from attnmath.page._trial import Trial  # noqa: E402
+
+ROOT = Path(__file__).resolve().parent.parent
+MADE = "This page is made by `make pages`: nothing on it is typed by hand."
+
+OVERVIEW = f"""# What the sources say
+
+{MADE}
+
+Five public documents asked the questions that this book answers. Their authors published when
+nobody else did, and most of what they say is right. Each has a chapter, which runs what it claims,
+as it claims it. The tables below list every claim, formula, block of code, question and figure, in
+the order of the document, with the verdict and the place of the evidence. What is wrong or
+conditional, there and elsewhere, is collected in the {{doc}}`errata`.
+"""
+
+ERRATA_HEAD = f"""# Errata
+
+{MADE}
+
+Published statements that are wrong, that hold only under a condition which their text does not
+state, or that rest on a check which cannot fail. Each row links to the check that fails. A formula
+in the last column is asserted to fail in every setting of its cast that does not meet the
+condition; how, and by how much, is what the engine found when the {{doc}}`ledger` was made, where
+also the one-symbol corrections are listed.
+"""
+
+CHEAT_HEAD = f"""# Cheat sheet
+
+{MADE}
+
+Every gradient of a layer of attention, for the three kinds of attention in a transformer. Rows are
+tokens: $X$ ($n \\times d$) makes the queries, $Z$ ($m \\times d_z$) the keys and values. $dX$ is
+the gradient of the loss with respect to $X$, and has its shape; $dY$ is given. Sums over a batch
+are understood for weights and biases. A row of $B$ may hold $-\\infty$: a mask changes no formula.
+"""
+
+
+def cell(text) -> str:
+    return " ".join(str(text).split())
+
+
+def table(head: list[str], rows: list[list]) -> list[str]:
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    return [*lines, *("| " + " | ".join(map(cell, row)) + " |" for row in rows), ""]
+
+
+def cited(name: str) -> str:
+    source = SOURCES[name]
+    return f"{{doc}}`{source.name} <{source.chapter}>`"
+
+
+def overview(register: Register) -> str:
+    names = [name for name in SOURCES if name != "others"]
+    lines = [OVERVIEW]
+    used = [verdict for verdict in VERDICTS
+            if any(e["verdict"] == verdict for name in names for e in register.entries[name])]
+    lines += [f"- **{verdict}**: {VERDICTS[verdict]}." for verdict in used] + [""]
+    rows = []
+    for name in names:
+        counts = [sum(e["verdict"] == v for e in register.entries[name]) for v in used]
+        rows.append([f"{cited(name)} {{cite}}`{SOURCES[name].cite}`", *counts])
+    lines += table(["chapter and source", *used], rows)
+    for name in names:
+        lines += [f"## {SOURCES[name].name}", "", f"The chapter: {{doc}}`{SOURCES[name].chapter}`.", ""]
+        lines += table(
+            ["", "what it says", "verdict", "measured", "evidence"],
+            [[f"{e['id'].partition('-')[2]}", f"{e['says']} ({e['kind']})", f"**{e['verdict']}**",
+              e.get("measured", ""), ", ".join(map(register.link, e.get("evidence", ())))]
+             for e in register.entries[name]])
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def errata(register: Register) -> str:
+    lines = [ERRATA_HEAD]
+    for name in SOURCES:
+        found = [e for e in register.entries[name] if e["verdict"] in ERRATA]
+        cite = f" {{cite}}`{SOURCES[name].cite}`" if SOURCES[name].cite else ""
+        lines += [f"## {SOURCES[name].name}", "", f"Read in {{doc}}`{SOURCES[name].chapter}`{cite}.", ""]
+        lines += table(
+            ["published", "verdict", "measured", "what holds", "the check"],
+            [[(f"{e['text']}, {e['where']}: " if "text" in e else "") + e["says"],
+              f"**{e['verdict']}**", e["measured"], e["corrected"],
+              ", ".join(register.link(one) + fails(register, one) for one in e["evidence"])]
+             for e in found])
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def fails(register: Register, label: str) -> str:
+    return f" {register.failing[label][1]}" if label in register.failing else ""
+
+
+def cheat_sheet(root: Path) -> str:
+    """One row for each line of the displays that the plan names."""
+    book = Book.at(root)
+    plan = yaml.safe_load((root / "chapters" / "register" / "cheat_sheet.yml").read_text("utf-8"))
+    lines = [CHEAT_HEAD]
+    for section in plan:
+        rules = [label[3:] for label in section["rows"] if label.startswith("eq:")]
+        code = "In code: " + ", ".join(f"{{py:func}}`~attnmath.{rule}`" for rule in rules) + "."
+        text = [section.get("text", "").strip(), code if rules else ""]
+        lines += [f"## {section['title']}", "", " ".join(filter(None, text)), ""]
+        rows = []
+        for label, chosen in section["rows"].items():
+            rows += rows_of(book, label, chosen or {})
+        lines += table(["formula", "shape", "derived in"], rows)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def rows_of(book: Book, label: str, chosen: dict) -> list[list]:
+    """The lines of a display, each with its shape and where it is derived."""
+    display = book.displays[label]
+    cast = book.cast_of(display)
+    rows = []
+    for statement in display.statements:
+        left = re.split(r"\s*&?\s*=", display.text[statement.start:statement.end], maxsplit=1)[0]
+        if statement.is_local or left not in chosen.get("only", [left]):
+            continue
+        end = max([statement.end, *(c[4] for c in statement.conditions)])
+        formula = re.sub(r"\s*(&\s*\\quad|&|\\\\)\s*", " ", display.text[statement.start:end])
+        where = chosen.get("why", {}).get(left, label)
+        stem = Path(book.displays[where].path).stem
+        rows.append([f"${formula.strip()}$", shape_of(book, cast, statement),
+                     f"{{eq}}`{where}` {{doc}}`{stem}`"])
+    if "only" in chosen and len(rows) != len(chosen["only"]):
+        raise SystemExit(f"cheat_sheet.yml: {label} has not each of {chosen['only']}")
+    return rows
+
+
+def shape_of(book: Book, cast, statement) -> str:
+    """The shape of a line's sides, in the names of the sizes."""
+    scene = book.paired((statement,), book.scenes(cast)[0])
+    frame = next(Trial((statement,), scene).frames(statement, ignore=True))
+    names = {size: name for name, size in reversed(scene.sizes.items())} | {1: "1"}
+    shape = frame.evaluate(statement.members[0]).shape
+    return "a number" if shape == (1, 1) else "$" + r" \times ".join(names[s] for s in shape) + "$"
+
+
+def pages(root: Path) -> dict[str, str]:
+    register = Register(root)
+    return {"sources.md": overview(register), "errata.md": errata(register),
+            "cheat_sheet.md": cheat_sheet(root)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("command", nargs="?", choices=("write", "check"), default="write")
+    command = parser.parse_args().command
+    wrong = Register(ROOT).faults()
+    if wrong:
+        print("\n".join(f"chapters/register: {fault}" for fault in wrong))
+        return 1
+    for name, text in pages(ROOT).items():
+        path = ROOT / "chapters" / name
+        if path.exists() and path.read_text("utf-8") == text:
+            continue
+        if command == "check":
+            wrong.append(name)
+            print(f"chapters/{name} is stale; run make pages")
+        else:
+            path.write_text(text, "utf-8")
+            print(f"chapters/{name}: written")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""The register: every claim, formula, code block, question and figure of the sources, judged.
+
+`chapters/register/*.yml` has one list for each source. `faults` says what is wrong with them:
+an entry whose evidence is not there, or whose verdict is not what the engine found.
+"""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+KINDS = ("claim", "formula", "code", "question", "figure")
+VERDICTS = {
+    "true": "it holds as stated",
+    "conditional": "it holds under a condition that the text does not state",
+    "wrong": "it does not hold",
+    "vacuous": "a check that cannot fail",
+    "imprecise": "the words do not say what is meant, or nothing supports them",
+    "answered": "a question, answered here",
+    "no claim": "nothing that could be true or false",
+}
+ERRATA = ("conditional", "wrong", "vacuous")  # what the errata list
+NEEDED = ("id", "kind", "says", "verdict")
+KEYS = (*NEEDED, "evidence", "measured", "corrected", "text", "where")
+
+
+class Source(NamedTuple):
+    """A document: its chapter, the key of its entry in the bibliography, its name on the page."""
+
+    chapter: str
+    cite: str
+    name: str
+
+
+SOURCES = {
+    "blog": Source("source_blog", "longx2022gradient", "The blog that validates W^Q"),
+    "question": Source("source_question", "stackexchange2020gradient", "The question and its answer"),
+    "sdpa": Source("source_sdpa", "coder1479sdpa", "Attention, line by line"),
+    "merge": Source("source_merge", "attentionsimplified", "Attention from scratch"),
+    "columns": Source("source_columns", "mathstackexchangecolumns", "Derivatives by columns"),
+    "others": Source("other_texts", "", "Other public texts"),
+}
+
+
+def slug(heading: str) -> str:
+    """The anchor that MyST gives to a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def sections(text: str) -> dict[str, tuple[str, str]]:
+    """anchor -> (heading, what stands below it, up to the next heading of its level)."""
+    fenced = re.sub(r"^(`{3,}|:{3,}).*?^\1[ \t]*$",
+                    lambda m: re.sub("^#", "\0", m.group(), flags=re.M), text, flags=re.M | re.S)
+    found = list(re.finditer(r"^(#+) (.*)$", fenced, re.M))
+    out = {}
+    for k, one in enumerate(found):
+        later = (o.start() for o in found[k + 1:] if len(o.group(1)) <= len(one.group(1)))
+        body = fenced[one.end():next(later, len(fenced))]
+        out[slug(one.group(2))] = (one.group(2), body)
+    return out
+
+
+class Register:
+    """The entries of all sources, and what they point at."""
+
+    def __init__(self, root: Path):
+        self.chapters = root / "chapters"
+        self.entries = {name: self._load(name) for name in SOURCES}
+        self.texts = {path.stem: path.read_text("utf-8") for path in self.chapters.glob("[!_]*.md")}
+        self.sections = {stem: sections(text) for stem, text in self.texts.items()}
+        self.labels = {label: stem for stem, text in self.texts.items()
+                       for label in re.findall(r"^\s*\$\$ \(((?:eq|why|prp|err):\w+)\)$", text, re.M)}
+        rows = re.findall(r"^\| \{eq\}`(err:\w+)` \S+ \| .*? \| (\d+ of \d+) \| (.*?) \| (.*) \|$",
+                          self.texts.get("ledger", ""), re.M)
+        self.failing = {label: (where, how, better) for label, where, how, better in rows}
+
+    def _load(self, name: str) -> list[dict]:
+        path = self.chapters / "register" / f"{name}.yml"
+        return yaml.safe_load(path.read_text("utf-8")) if path.exists() else []
+
+    def link(self, evidence: str) -> str:
+        """The evidence as a link."""
+        if ":" in evidence:
+            return f"{{eq}}`{evidence}`"
+        stem, _, anchor = evidence.partition("#")
+        heading = self.sections[stem][anchor][0]
+        end = "ipynb" if "{code-cell}" in self.texts[stem] else "md"
+        return f"[{heading}]({stem}.{end}#{anchor})"
+
+    def faults(self) -> list[str]:
+        found = [f"{name}: no entries" for name, entries in self.entries.items() if not entries]
+        for name, entries in self.entries.items():
+            for number, entry in enumerate(entries, 1):
+                found += [f"{entry.get('id')}: {fault}" for fault in self._faults(entry, name, number)]
+        cited = {e for entries in self.entries.values() for entry in entries
+                 for e in entry.get("evidence", ())}
+        published = {label for label in self.labels if label.startswith("err:")}
+        found += [f"{label}: no entry of the register has it" for label in sorted(published - cited)]
+        return found
+
+    def _faults(self, entry: dict, name: str, number: int):
+        if entry.get("id") != f"{name}-{number:02}":
+            yield f"the id should be {name}-{number:02}"
+        yield from (f"no {key}" for key in NEEDED if not entry.get(key))
+        yield from (f"unknown key {key}" for key in entry if key not in KEYS)
+        verdict, evidence = entry.get("verdict"), entry.get("evidence", [])
+        if entry.get("kind") not in KINDS or verdict not in VERDICTS:
+            yield f"kind {entry.get('kind')!r}, verdict {verdict!r}"
+            return
+        yield from (f"a bar in {key}" for key, x in entry.items() if "|" in str(x))
+        needed = ["evidence"] if verdict != "no claim" else []
+        needed += ["measured", "corrected"] if verdict in ERRATA else []
+        needed += ["text", "where"] if name == "others" else []
+        yield from (f"{verdict}, and no {key}" for key in needed if not entry.get(key))
+        for one in evidence:
+            yield from self._evidence_faults(one)
+        hows = [self.failing[one][1] for one in evidence if one in self.failing]
+        if hows:
+            wanted = "conditional" if any(h.startswith("conditional") for h in hows) else "wrong"
+            if verdict != wanted:
+                yield f"verdict {verdict!r}, and the engine found {wanted!r}: {'; '.join(hows)}"
+
+    def _evidence_faults(self, one: str):
+        if ":" in one:
+            if one not in self.labels:
+                yield f"no display {one}"
+            return
+        stem, _, anchor = one.partition("#")
+        if anchor not in self.sections.get(stem, {}):
+            yield f"no heading {one}"
+            return
+        body = self.sections[stem][anchor][1]
+        if not re.search(r"\bassert\b|check_\wjp\(|raises-exception|^\s*\$\$ \(", body, re.M):
+            yield f"nothing is asserted below {one}"
