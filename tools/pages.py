@@ -39,7 +39,7 @@ Published statements that are wrong, that hold only under a condition which thei
 state, or that rest on a check which cannot fail. Each row links to the check that fails. A formula
 in the last column is asserted to fail in every setting of its cast that does not meet the
 condition; how, and by how much, is what the engine found when the {{doc}}`ledger` was made, where
-also the one-symbol corrections are listed.
+also the changes of one symbol are listed that make it true.
 """
 
 CHEAT_HEAD = f"""# Cheat sheet
@@ -104,7 +104,11 @@ def errata(register: Register) -> str:
 
 
 def fails(register: Register, label: str) -> str:
-    return f" {register.failing[label][1]}" if label in register.failing else ""
+    """How a published formula fails, and which change of one symbol mends it."""
+    if label not in register.failing:
+        return ""
+    _, how, better = register.failing[label]
+    return f" {how}" + (f"; true with {better}" if better != "none" else "")
 
 
 def cheat_sheet(root: Path) -> str:
