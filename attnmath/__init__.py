@@ -39,6 +39,10 @@ from attnmath._inputs import (
     self_attention_jvp,
     self_attention_vjp,
 )
+from attnmath._jacobians import (
+    jacobians,
+    self_attention_jacobian,
+)
 from attnmath._masks import (
     bias,
     bias_from_multihead,
@@ -84,6 +88,7 @@ __all__ = [
     "dropout_attention_jvp",
     "dropout_attention_vjp",
     "dropout_mask",
+    "jacobians",
     "layer_norm",
     "layer_norm_jvp",
     "layer_norm_vjp",
@@ -105,6 +110,7 @@ __all__ = [
     "multihead_vjp",
     "padding_mask",
     "self_attention",
+    "self_attention_jacobian",
     "self_attention_jvp",
     "self_attention_vjp",
     "silu",

@@ -235,3 +235,26 @@ def is_number(x: Scalar) -> bool:
 def reached(x: Array, c: Scalar) -> Array:
     """1 where x is c or more, 0 elsewhere, as numbers of the type of x."""
     return namespace(x).astype(x >= c, x.dtype)
+
+
+def ahead(x: Array) -> Array:
+    """(..., m, k) -> (..., 1, m, k): the same matrix for each row of another."""
+    return namespace(x).expand_dims(x, axis=-3)
+
+
+def identity(x: Array) -> Array:
+    """The identity that may stand to the right of x: (..., m, k) -> (..., k, k)."""
+    xp, (*leading, _, k) = namespace(x), x.shape
+    return diag(xp.ones((*leading, k), dtype=x.dtype, device=device(x)))
+
+
+def kron(x: Array, y: Array) -> Array:
+    """x_ij y_ab with four axes: (..., n, m), (..., k, l) -> (..., n, k, m, l)."""
+    return column(row(x)) * row(ahead(y))
+
+
+def blocks(x: Array) -> Array:
+    """The blocks x_i on a diagonal, 0 elsewhere: (..., n, k, l) -> (..., n, k, n, l)."""
+    xp, n = namespace(x), x.shape[-3]
+    own = xp.eye(n, dtype=xp.bool, device=device(x))
+    return xp.where(column(row(own)), row(x), 0)

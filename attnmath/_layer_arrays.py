@@ -1,7 +1,7 @@
 """The vocabulary of a layer: tokens of a whole batch in one product, heads in turn."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from attnmath._arrays import (
     Array,
@@ -80,15 +80,28 @@ def each_head(*arrays: Scalar | None) -> Iterator[tuple]:
     Neighbours share where there are fewer parts than heads; all share where there is
     no axis of heads, a number, or None. If heads are large, for each entry of a batch.
     """
-    H, counts = arrays[0].shape[-3], [heads_of(x) for x in arrays]
     entries = range(arrays[0].shape[0]) if is_large(arrays) else None
-    for h in range(H):
-        x = tuple(x[..., h * G // H, :, :] if G else x for x, G in zip(arrays, counts))
+    for h in range(arrays[0].shape[-3]):
+        x = of_head(h, arrays)
         if entries is None:
             yield x
         else:
             for s in entries:
                 yield tuple(part[s] if axes(part) == 3 else part for part in x)
+
+
+def of_head(h: int, arrays: tuple) -> tuple:
+    """Head h's part of every array, the first of which has all heads."""
+    H, counts = arrays[0].shape[-3], [heads_of(x) for x in arrays]
+    return tuple(x[..., h * G // H, :, :] if G else x for x, G in zip(arrays, counts))
+
+
+def over_heads(function: Callable, *arrays: Scalar | None) -> Array:
+    """The sum, over the heads, of the function of their parts of every array."""
+    total = function(*of_head(0, arrays))
+    for h in range(1, arrays[0].shape[-3]):
+        total = total + function(*of_head(h, arrays))
+    return total
 
 
 def is_large(arrays: tuple) -> bool:

@@ -13,7 +13,8 @@ import pytest
 import attnmath
 
 PACKAGE = Path(attnmath.__file__).parent
-FORMULAS = ("_softmax", "_attention", "_projections", "_heads", "_inputs", "_blocks", "_dropout")
+FORMULAS = ("_softmax", "_attention", "_projections", "_heads", "_inputs", "_blocks", "_dropout",
+            "_jacobians")
 CHAPTER = {"attention": "attention_map", "attention_map": "attention_map", "attention_vjp": "attention",
            "attention_jvp": "attention", "complex_step": "checking", "check_vjp": "checking",
            "check_jvp": "checking",
@@ -24,6 +25,7 @@ CHAPTER = {"attention": "attention_map", "attention_map": "attention_map", "atte
               for kind in ("", "_vjp", "_jvp")},
            **dict.fromkeys(("causal_mask", "window_mask", "padding_mask", "document_mask", "bias",
                             "bias_from_multihead"), "masks"),
+           **dict.fromkeys(("jacobians", "self_attention_jacobian"), "jacobians"),
            **{"dropout_" + name: "dropout" for name in ("mask", "attention", "attention_vjp", "attention_jvp")},
            }  # fmt: skip
 FUNCTIONS = [name for name in attnmath.__all__ if not inspect.isclass(getattr(attnmath, name))]
@@ -55,6 +57,7 @@ def test_dependencies_point_one_way():
         "_projections": {"_arrays", "_layer_arguments", "_layer_arrays"},
         "_heads": {"_arrays", "_layer_arguments", "_layer_arrays", "_softmax"},
         "_inputs": {"_arrays", "_heads", "_layer_arguments"},
+        "_jacobians": {"_arguments", "_arrays", "_attention", "_heads", "_layer_arguments", "_layer_arrays"},
         "_block_arguments": {"_arguments", "_arrays", "_layer_arguments"},
         "_blocks": {"_arrays", "_block_arguments", "_projections", "_softmax"},
         "_mask_arguments": {"_arguments", "_arrays"}, "_masks": {"_arrays", "_mask_arguments"},
@@ -173,7 +176,7 @@ def arguments(name):
             return shape._make(map(made, shape))
         return None if shape is None else rng.normal(size=shape)
 
-    shapes = SHAPES | OWN.get(re.sub("_(map|vjp|jvp)$", "", name), {})
+    shapes = SHAPES | OWN.get(re.sub("_(map|vjp|jvp|jacobian)$", "", name), {})
     parameters = inspect.signature(getattr(attnmath, name)).parameters
     x = {p: made(shapes[p.removesuffix("_dot")]) for p in parameters if p != "given"}
     for p in x.keys() & {"A", "B"}:

@@ -53,12 +53,13 @@ LAYER = TOKENS | {
     "Z": (3, 5, 7), "B": (2, 4, 5), "gamma": (2,), "R": kept, "given": None,
     "W": Weights((2, 6, 3), (1, 7, 3), (1, 7, 2), (2, 2, 6), (2, 3), (1, 3), (1, 2), (6,)),
 }  # fmt: skip
+OWN_TOKENS = LAYER | {"B": (2, 4, 4), "R": lambda rng, dtype: kept(rng, dtype)[:, :4], "W": Weights(
+    (2, 6, 3), (2, 6, 3), (2, 6, 2), (2, 2, 6))}  # fmt: skip
 LETTERS = {  # of every function of a module; a function alone may differ
-    "_softmax": ONE_HEAD, "_attention": ONE_HEAD, "_dropout": ONE_HEAD,
+    **dict.fromkeys(("_softmax", "_attention", "_dropout", "_jacobians"), ONE_HEAD),
     "_projections": {"X": (3, 4, 6), "dY": (3, 4, 7), "W": (6, 7), "b": (7,)},
     "_heads": LAYER,
-    "_inputs": LAYER | {"B": (2, 4, 4), "R": lambda rng, dtype: kept(rng, dtype)[:, :4], "W": Weights(
-        (2, 6, 3), (2, 6, 3), (2, 6, 2), (2, 2, 6))},
+    "_inputs": OWN_TOKENS, "self_attention_jacobian": OWN_TOKENS,
     "_blocks": TOKENS | {"alpha": (6,), "beta": (6,), "epsilon": lambda rng, dtype: 1e-3, "U": (4, 5),
                          "W_U": (6, 7), "b_U": (7,), "W_D": (7, 6), "b_D": (6,), "dF": (4, 5),
                          "A": (4, 5), "E": targets, "dloss": ()},
@@ -175,6 +176,13 @@ def test_second_derivatives_are_those_of_jax(name):
     got = by_rule(x, x_dot)
     assert all(np.isfinite(a).all() for a in jax.tree.leaves(got))
     assert close(got, by_jax(x, x_dot), 16 * unit("float64"))
+
+
+def test_jacobians_are_those_of_jax():
+    f, x = case("jacobians")
+    x = {p: jnp.asarray(a[0] if p == "Q" else a) for p, a in x.items()}
+    by_jax = jax.jacrev(attnmath.attention, argnums=(0, 1, 2, 3))(*x.values())
+    assert close(tuple(jax.jit(f)(**x)), by_jax, unit("float64"))
 
 
 def test_what_was_computed_may_be_given():
