@@ -31,7 +31,7 @@ LAYER = Cast(
         "U": Letter(("m", "d_v")),
         "X": Letter(("n", "d_v")),
         "c": Letter(("1", "d_v")),
-        "tilde W": Letter(("d_k", "d_v")),
+        "mathbb P": Letter(("d_k", "d_k"), "prp:unit"),
         "A": Letter(("n", "m"), "prp:scores"),
     },
     outputs=("A",),
@@ -43,7 +43,7 @@ LAYER = Cast(
         Setting("other sizes", 4, {"n": 3, "m": 2, "d_k": 4, "d_v": 5}, change=weights),
     ),
 )
-PAGE = r"$$ A = (F W + \mathbf 1 c) U^{\mathsf T} $$ (prp:scores)"
+PAGE = r"$$ A = (F W + \mathbf 1 c) U^{\mathsf T} $$ (prp:scores)" "\n\n$$ \\mathbb P = I_{d_k} $$ (prp:unit)"
 
 
 def book(display: str, label: str = "err:tested") -> Book:
@@ -127,5 +127,14 @@ def test_one_symbol_makes_it_true():
     assert found.tried > 40 and not found.survivors
 
 
-def test_letters_of_two_kinds_are_one_name_each():
-    assert "mathbb P is not in the cast" in refusal(r"A = \mathbb P U^{\mathsf T}")
+def test_a_lost_inverse_is_found_again():
+    of = book(r"A = (F W + \mathbf 1 c) U^{\mathsf T} \operatorname{diag}(\operatorname{rowsum}(U))"
+              r" \operatorname{diag}(\operatorname{rowsum}(U))")
+    better = tally(of, of.displays["err:tested"]).corrections
+    assert len(better) == 2 and all("^{-1}" in one for one in better)
+
+
+def test_a_letter_made_of_constants_has_the_tangent_zero():
+    dots = r"\dot A = (\dot F \mathbb P W + F \dot W + \mathbf 1 \dot c) U^{\mathsf T}"
+    of = book(dots + r" + (F W + \mathbf 1 c) \dot U^{\mathsf T}, \quad \dot{\mathbb P} = 0", "prp:tested")
+    assert judge(of, of.displays["prp:tested"]).error < 1e-14

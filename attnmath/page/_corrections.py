@@ -2,12 +2,13 @@
 
 from collections import Counter
 from dataclasses import replace
+from itertools import chain
 
 from attnmath.page._book import Book
 from attnmath.page._cast import Cast
 from attnmath.page._chapter import Display
 from attnmath.page._judge import hold
-from attnmath.page._mutations import misprints, squeezed
+from attnmath.page._mutations import inverses, misprints, squeezed
 from attnmath.page._nodes import PageError
 from attnmath.page._syntax import parse
 
@@ -18,7 +19,8 @@ def corrections(book: Book, display: Display, cast: Cast) -> tuple[Counter, tupl
     """What becomes of the changes: how many fail, by kind, and those that hold everywhere."""
     failing: Counter = Counter()
     found: dict[str, None] = {}
-    for misprint in misprints(display.text, display.statements, cast):
+    changes = misprints(display.text, display.statements, cast)
+    for misprint in chain(changes, inverses(display.text, display.statements)):
         if misprint.kind in WEAKER:
             continue
         text = misprint.apply(display.text)

@@ -112,6 +112,16 @@ def _of_node(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Mispr
         yield Misprint("transpose gained", node.start, node.end, new)
 
 
+def inverses(text: str, statements: tuple[Statement, ...]) -> Iterator[Misprint]:
+    """An inverse gained: what a published formula may have lost."""
+    for statement in statements:
+        for member in statement.members:
+            for node in member.walk():
+                if node.kind in ("name", "index", "func") and _ends(node, text):
+                    whole = text[node.start : node.end]
+                    yield Misprint("inverse gained", node.start, node.end, whole + "^{-1}")
+
+
 def _ends(node: Node, text: str) -> bool:
     """No script follows, so that a transpose sign can."""
     following = text[node.end : node.end + 14].lstrip()

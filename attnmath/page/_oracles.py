@@ -88,7 +88,9 @@ class TorchScene(Scene):
             names = list(self.primals)
             back = grad(total, [self.primals[k] for k in names], create_graph=True)
             pair = sum((g * self.array(self.tangents[k])).sum() for k, g in zip(names, back))
-            self.cache["tangents"] = dict(zip(v, grad(pair, list(v.values()))))
+            forward = grad(pair, list(v.values()), allow_unused=True)
+            moved = (self.torch.zeros_like(v[k]) if x is None else x for k, x in zip(v, forward))
+            self.cache["tangents"] = dict(zip(v, moved))
         return self.cache["tangents"][letter]
 
     def slopes(self, frame: Frame, numerator: Node, letter: str, entries: list) -> np.ndarray:
