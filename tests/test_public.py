@@ -66,6 +66,8 @@ def test_dependencies_point_one_way():
         "_sequences": {"_blocks", "_training"}, "_twin": {"_sequences", "_training", "torch"},
         "_step": {"_tolerance"}, "_leaves": set(), "_problem": {"_leaves", "_step", "_tolerance"},
         "_check": {"_leaves", "_problem", "_step", "_tolerance"},
+        "_roundoff": {"_arrays"}, "_rounded_heads": {"_attention", "_roundoff"},
+        "_rounding_steps": {"_arguments", "_arrays", "_roundoff", "_softmax"},
     }  # fmt: skip
 
 

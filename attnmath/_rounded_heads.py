@@ -1,0 +1,91 @@
+"""Two heads that round like real programs: one keeps its sums wide, one rounds every step.
+
+They are correct, and only for measuring: what they compute lies inside of the bounds.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from attnmath._attention import AttentionGradients
+from attnmath._roundoff import nearest
+
+
+def fused_head(dO, Q, K, V, B, gamma, dtype, tile=16, D_from="O"):
+    """A fast kernel: tiles of keys, sums in float32; P, dA and results stored in dtype.
+
+    dO (n, d_v), Q (n, d_k), K (m, d_k), V (m, d_v), B (n, m), gamma ()
+    -> O (n, d_v), L (n,), and dQ, dK, dV, dB as gradients
+
+    The way back finds the weights again from L. D_from says where D comes from: "O", the
+    row sum of dO times the stored output, or "P", that of the weights times dP.
+    """
+
+    def stored(x):
+        return nearest(x, dtype).astype(np.float32)
+
+    dO, Q, K, V, B = (np.asarray(x, np.float32) for x in (dO, Q, K, V, B))
+    gamma = np.float32(gamma)
+    top, total = np.full((len(Q), 1), -np.inf, np.float32), np.float32(0)
+    N = np.zeros((len(Q), V.shape[1]), np.float32)
+    for t in _tiles(len(K), tile):
+        A = gamma * (Q @ K[t].T) + B[:, t]
+        new = np.maximum(top, A.max(1, keepdims=True))
+        E, fade = np.exp(A - _live(new)), np.exp(top - _live(new))
+        total, N, top = fade * total + E.sum(1, keepdims=True), fade * N + stored(E) @ V[t], new
+    O = stored(N / np.where(total == 0, 1, total))
+    L = _live(top) + np.log(np.where(total == 0, 1, total))
+    back = [(t, np.exp(gamma * (Q @ K[t].T) + B[:, t] - L), dO @ V[t].T) for t in _tiles(len(K), tile)]
+    if D_from == "O":
+        D = (dO * O).sum(1, keepdims=True)
+    else:
+        D = sum((P * dP).sum(1, keepdims=True) for _, P, dP in back)
+    dQ, dK, dV, dB = np.zeros_like(Q), np.zeros_like(K), np.zeros_like(V), np.zeros_like(B)
+    for t, P, dP in back:
+        dA = dB[:, t] = stored(P * (dP - D))
+        dQ, dK[t], dV[t] = dQ + dA @ K[t], stored(gamma * (dA.T @ Q)), stored(stored(P).T @ dO)
+    L = np.where(np.isinf(top), -np.inf, L)[:, 0]
+    return O, L, AttentionGradients(stored(gamma * dQ), dK, dV, dB, None)
+
+
+def stepwise_head(dO, Q, K, V, B, gamma, dtype, order=None):
+    """Every single operation rounded to dtype, sums one term after the other.
+
+    dO (n, d_v), Q (n, d_k), K (m, d_k), V (m, d_v), B (n, m), gamma ()
+    -> O (n, d_v), L (n,), and dQ, dK, dV, dB as gradients
+
+    The order is a permutation of the keys, in which sums over them are taken.
+    """
+    order = np.arange(len(K)) if order is None else order
+
+    def r(x):
+        return nearest(x, dtype)
+
+    def product(X, Y):
+        out = np.zeros((len(X), Y.shape[1]))
+        for k in order if X.shape[1] == len(K) else range(X.shape[1]):
+            out = r(out + r(X[:, k, None] * Y[k]))
+        return out
+
+    ones = np.ones((B.shape[1], 1))
+    A = r(r(gamma * product(Q, K.T)) + B)
+    top = A.max(1, keepdims=True)
+    E = r(np.exp(r(A - _live(top))))
+    total = product(E, ones)
+    P = r(E / np.where(total == 0, 1, total))
+    O = product(P, V)
+    with np.errstate(divide="ignore"):
+        L = r(top + r(np.log(total)))[:, 0]
+    dP = product(dO, V.T)
+    dA = r(P * r(dP - product(r(P * dP), ones)))
+    dQ, dK = r(gamma * product(dA, K)), r(gamma * product(dA.T, Q))
+    return O, L, AttentionGradients(dQ, dK, product(P.T, dO), dA, None)
+
+
+def _tiles(m: int, tile: int) -> Iterator[slice]:
+    return (slice(k, min(k + tile, m)) for k in range(0, m, tile))
+
+
+def _live(top: np.ndarray) -> np.ndarray:
+    """The largest score, or 0 in a row that has none."""
+    return np.where(np.isinf(top), 0, top).astype(top.dtype)
