@@ -29,7 +29,8 @@ NOTEBOOKS := $(wildcard chapters/*.ipynb)
 TESTS := $(wildcard tests/*)
 ENGINE := $(filter attnmath/page/%,$(PACKAGE))
 PAGE_FILES := $(wildcard chapters/_ext/* chapters/_static/* chapters/*.bib chapters/*.svg) _config.yml _toc.yml
-NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=60 -n $(JOBS) --dist loadfile
+KERNELS := $(PY) tools/kernels.py    # forks the kernels of a command's notebooks
+NBVAL := --nbval --nbval-kernel-name=book --nbval-cell-timeout=60 -n $(JOBS) --dist loadfile
 ALONE := -p no:hypothesispytest    # half a second for each worker that has notebooks alone
 CHECKS := $(DONE)/pairs $(DONE)/ledger $(DONE)/made $(DONE)/pages $(DONE)/notebooks
 LEDGER := chapters/ledger.md
@@ -92,8 +93,8 @@ $(DONE)/made: $(READY) $(TEXTS) $(PACKAGE) tools/pages.py tools/register.py $(wi
 	$(PY) tools/pages.py check
 	@touch $@
 
-$(DONE)/notebooks: $(READY) $(NOTEBOOKS) $(PACKAGE) | $(DONE)
-	$(PY) -m pytest --quiet $(NBVAL) $(ALONE) chapters
+$(DONE)/notebooks: $(READY) $(NOTEBOOKS) $(PACKAGE) tools/kernels.py | $(DONE)
+	$(KERNELS) $(PY) -m pytest --quiet $(NBVAL) $(ALONE) chapters
 	@touch $@
 
 # ---- the book --------------------------------------------------------------------------------
@@ -121,7 +122,7 @@ $(DONE)/html: $(READY) $(TEXTS) $(NOTEBOOKS) $(PACKAGE) $(PAGE_FILES) | $(DONE)
 html: $(DONE)/html
 
 test: $(READY)
-	$(PY) -m pytest $(NBVAL) tests chapters
+	$(KERNELS) $(PY) -m pytest $(NBVAL) tests chapters
 
 notebooks: $(READY)
 	$(PY) tools/nb.py run
@@ -146,7 +147,7 @@ lint: $(READY)
 portable: $(READY)
 	OPENBLAS_CORETYPE=Nehalem ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=SSE4_2 \
 	NPY_DISABLE_CPU_FEATURES="$$($(PY) tools/portable.py)" \
-	$(PY) -m pytest --quiet $(NBVAL) $(ALONE) chapters
+	$(KERNELS) $(PY) -m pytest --quiet $(NBVAL) $(ALONE) chapters
 
 wheel: $(READY)
 	rm -rf dist

@@ -21,6 +21,7 @@ UNUSED = shutil.ignore_patterns("__pycache__", "*.pyc", ".ipynb_checkpoints")
 PAGES = "-m attnmath.page check"
 LEDGER = "-m attnmath.page ledger --check"
 PAIRS = "tools/nb.py check"
+MADE = "tools/pages.py check"
 NOTEBOOKS = "tools/nb.py run"
 NBVAL = "-m pytest --quiet --nbval --nbval-current-env --nbval-cell-timeout=60"
 BOOK = "-c 'from jupyter_book.cli.main import main; main()' build . -q -W -n --keep-going"
@@ -94,10 +95,12 @@ def notebook(folder, name):
 def test_these_are_the_commands_of_make_book():
     makefile = (ROOT / "Makefile").read_text("utf-8")
     makefile = makefile.replace("$(NBVAL)", re.search(r"^NBVAL := (.*)", makefile, re.MULTILINE)[1])
-    for command in (PAGES, LEDGER, PAIRS, NBVAL, BOOK):
+    for command in (PAGES, LEDGER, PAIRS, MADE, BOOK):
         assert f"\t$(PY) {command}" in makefile
+    nbval = NBVAL.replace("--nbval-current-env", "--nbval-kernel-name=book")    # its fork
+    assert f"\t$(KERNELS) $(PY) {nbval}" in makefile
     checks = re.search(r"^CHECKS := (.*)", makefile, re.MULTILINE)[1].split()
-    assert set(checks) == {f"$(DONE)/{part}" for part in ("pages", "pairs", "ledger", "notebooks")}
+    assert set(checks) == {f"$(DONE)/{part}" for part in ("pages", "pairs", "ledger", "made", "notebooks")}
     assert "\n$(DONE)/book: $(CHECKS) $(DONE)/html\n" in makefile
 
 

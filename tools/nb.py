@@ -52,17 +52,18 @@ def read_text(path):
     return nbformat.v4.new_notebook(cells=cells, metadata={**HEADER, "jupytext": jupytext_meta})
 
 
-def execute(book, folder):
+def execute(book, folder, kernel_name=None, env=None):
     """Run the cells in a fresh kernel of this Python, as nbval will."""
     from jupyter_client.manager import AsyncKernelManager
     from nbclient import NotebookClient
     from nbval.kernel import CURRENT_ENV_KERNEL_NAME, NbvalKernelspecManager
 
-    kernel = AsyncKernelManager(kernel_name=CURRENT_ENV_KERNEL_NAME,
+    kernel = AsyncKernelManager(kernel_name=kernel_name or CURRENT_ENV_KERNEL_NAME,
                                 kernel_spec_manager=NbvalKernelspecManager())
     NotebookClient(book, km=kernel, timeout=120, record_timing=False, store_widget_state=False,
+                   coalesce_streams=True,        # how often a kernel sends them depends on its pace
                    resources={"metadata": {"path": str(folder)}},
-                   extra_arguments=["--IPKernelApp.log_level=ERROR"]).execute(env=environment())
+                   extra_arguments=["--IPKernelApp.log_level=ERROR"]).execute(env=env or environment())
     book.metadata["language_info"] = dict(HEADER["language_info"])
     book.metadata["kernelspec"] = dict(HEADER["kernelspec"])
     for cell in book.cells:
@@ -79,9 +80,9 @@ def environment():
     return {**env, "PYTHONHASHSEED": "0", "PYTHONPATH": path}
 
 
-def make(path):
+def make(path, kernel_name=None, env=None):
     """Text to executed notebook; returns whether the file changed."""
-    book = execute(read_text(path), path.parent)
+    book = execute(read_text(path), path.parent, kernel_name, env)
     new = nbformat.writes(book, version=4).rstrip("\n") + "\n"
     target = path.with_suffix(".ipynb")
     if target.exists() and target.read_text("utf-8") == new:
@@ -248,11 +249,22 @@ def main(argv=None):
     unknown = [name for name in names if name not in known]
     if unknown:
         parser.error(f"no chapter with code is called {', '.join(unknown)}; there are {', '.join(known)}")
+    if len(names) < 3:      # sooner done than the libraries of all kernels are imported
+        return run_all(names, known, args.jobs)
+    from kernels import NAME, serving
+
+    with serving(environment()) as env:
+        os.environ["JUPYTER_PATH"] = env["JUPYTER_PATH"]
+        return run_all(names, known, args.jobs, NAME, env)
+
+
+def run_all(names, known, jobs, *kernel):
+    """Make these notebooks, side by side; whether one of them failed."""
     from nbclient.exceptions import CellExecutionError
 
     failed = False
-    with concurrent.futures.ProcessPoolExecutor(args.jobs) as pool:
-        runs = {name: pool.submit(make, known[name]) for name in names}
+    with concurrent.futures.ProcessPoolExecutor(jobs) as pool:
+        runs = {name: pool.submit(make, known[name], *kernel) for name in names}
         for name, run in runs.items():
             try:
                 print(f"{name}.ipynb: {'written' if run.result() else 'unchanged'}", flush=True)
