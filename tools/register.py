@@ -22,6 +22,7 @@ VERDICTS = {
 }
 ERRATA = ("conditional", "wrong", "vacuous")  # what the errata list
 NEEDED = ("id", "kind", "says", "verdict")
+LABEL = re.compile(r"\$\$ \(((?:eq|why|prp|err):\w+)\)[ \t]*$", re.M)
 KEYS = (*NEEDED, "evidence", "measured", "corrected", "text", "where")
 
 
@@ -70,14 +71,18 @@ class Register:
         self.texts = {path.stem: path.read_text("utf-8") for path in self.chapters.glob("[!_]*.md")}
         self.sections = {stem: sections(text) for stem, text in self.texts.items()}
         self.labels = {label: stem for stem, text in self.texts.items()
-                       for label in re.findall(r"^\s*\$\$ \(((?:eq|why|prp|err):\w+)\)$", text, re.M)}
+                       for label in LABEL.findall(text)}
         rows = re.findall(r"^\| \{eq\}`(err:\w+)` \S+ \| .*? \| (\d+ of \d+) \| (.*?) \| (.*) \|$",
                           self.texts.get("ledger", ""), re.M)
         self.failing = {label: (where, how, better) for label, where, how, better in rows}
 
     def _load(self, name: str) -> list[dict]:
         path = self.chapters / "register" / f"{name}.yml"
-        return yaml.safe_load(path.read_text("utf-8")) if path.exists() else []
+        entries = yaml.safe_load(path.read_text("utf-8")) if path.exists() else []
+        for entry in entries:
+            if entry.get("verdict") is True:      # as YAML reads the bare word
+                entry["verdict"] = "true"
+        return entries
 
     def link(self, evidence: str) -> str:
         """The evidence as a link."""
@@ -131,5 +136,5 @@ class Register:
             yield f"no heading {one}"
             return
         body = self.sections[stem][anchor][1]
-        if not re.search(r"\bassert\b|check_\wjp\(|raises-exception|^\s*\$\$ \(", body, re.M):
+        if not re.search(r"\bassert\b|check_\wjp\(|raises-exception", body) and not LABEL.search(body):
             yield f"nothing is asserted below {one}"
