@@ -7,9 +7,18 @@ import numpy as np
 
 from attnmath.page._cast import Cast, Letter, Setting
 from attnmath.page._casts_blocks import LOSS, NETWORK, NORM, SILU
+from attnmath.page._casts_blog import BLOG
+from attnmath.page._casts_columns import COLUMNS, JACOBIANS, MEANT, SELF_COLUMNS, SELF_JACOBIAN
+from attnmath.page._casts_comparisons import COMPARED
 from attnmath.page._casts_depth import DECODER, GAUGE, MERGED, STEP
 from attnmath.page._casts_layer import CONCATENATION, GROUPED, LAYER, LINEAR, LINEAR_BATCH, SELF, empty_row
+from attnmath.page._casts_limits import BALL, FINITE, REACH
 from attnmath.page._casts_masks import DROPOUT, EQUAL, MASKS
+from attnmath.page._casts_merge import SCRATCHED
+from attnmath.page._casts_others import OTHER_TEXTS
+from attnmath.page._casts_question import ANSWER, CAUSAL, QUESTION, VALUES
+from attnmath.page._casts_rounding import ROUNDING
+from attnmath.page._casts_sdpa import SOURCE_SDPA
 
 
 def _zero_bias(values: dict, sizes: dict) -> None:
@@ -166,4 +175,15 @@ CHAPTERS = {
     "masks": MASKS,
     "empty_rows": (EQUAL, HEAD),
     "dropout": (DROPOUT,),
+    "jacobians": (JACOBIANS, SELF_JACOBIAN),
+    "source_columns": (COLUMNS, MEANT, SELF_COLUMNS),
+    "source_blog": (BLOG,),
+    "source_question": (QUESTION, ANSWER, VALUES, SELF, CAUSAL, LAYER),
+    "lipschitz": (REACH, BALL, FINITE),
+    "reading_heads": (REACH,),
+    "rounding": (ROUNDING,),
+    "source_merge": SCRATCHED,
+    "comparisons": COMPARED,
+    "source_sdpa": SOURCE_SDPA,
+    "other_texts": OTHER_TEXTS,
 }
