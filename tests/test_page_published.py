@@ -1,5 +1,7 @@
 """Published formulas that are wrong or conditional: their failure is what is asserted."""
 
+from dataclasses import replace
+
 import pytest
 
 from attnmath.page._book import Book
@@ -11,6 +13,10 @@ from attnmath.page._misprints import tally
 
 def no_bias(values, sizes):
     values["c"] = values["c"] * 0
+
+
+def no_factor(values):
+    values["F"] = values["F"] * 0
 
 
 def same(values, sizes):
@@ -107,6 +113,24 @@ def test_the_size_of_the_error_is_measured():
 ])  # fmt: skip
 def test_what_an_err_label_may_not_say(display, words):
     assert words in refusal(display)
+
+
+def test_a_difference_of_rounding_is_none():
+    """Both sides are zero: one of them to rounding only."""
+    words = refusal(r"(F W - F W \cdot 3 / 3) U^{\mathsf T} = 0 \cdot A")
+    assert "it holds in the setting" in words
+
+
+def test_a_condition_needs_a_setting_that_is_not_degenerate():
+    text = r"A = F W U^{\mathsf T} \quad\text{when } c = 0"
+    settings = tuple(
+        replace(s, change=lambda v, z: (weights(v, z), no_bias(v, z), no_factor(v)))
+        if s.name == "no bias" else s for s in LAYER.settings
+    )  # fmt: skip
+    of = Book([read_text(f"\n{PAGE}\n\n$$ {text} $$ (err:tested)\n", "chapters/page.md")],
+              {"page": (replace(LAYER, settings=settings),)})  # fmt: skip
+    with pytest.raises(Fault, match="degenerate"):
+        judge(of, of.displays["err:tested"])
 
 
 def test_a_line_that_holds_hides_behind_no_other():

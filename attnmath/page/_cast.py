@@ -53,6 +53,7 @@ class Cast:
     rows: dict = field(default_factory=dict)  # q -> Q: q_i is row i of Q
     names: dict = field(default_factory=dict)  # letter -> its name in the code, if another
     constants: tuple = ()  # letters that never move: no tangent, no gradient
+    readings: tuple = ()  # sizes that equal another one in a setting: a letter read in two ways
     loss: str = ""  # a name for the loss, where derivatives are written with ∂
 
     def knows(self, letter: str) -> bool:

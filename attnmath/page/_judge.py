@@ -10,7 +10,7 @@ from attnmath.page._chapter import Display, Fault
 from attnmath.page._nodes import PageError, Statement
 from attnmath.page._oracles import Independent, TorchScene
 from attnmath.page._promise import check_function
-from attnmath.page._published import Refuted, refute
+from attnmath.page._published import Refuted, refuse_unmet, refute
 from attnmath.page._scene import Scene
 from attnmath.page._trial import Trial
 
@@ -91,20 +91,6 @@ def refuse_idle(statements: tuple) -> None:
             later = [n.args for other in statements[k + 1 :] for n in other.nodes()]
             if name not in later:
                 raise PageError("letter", f"{name[-1]} is named and not used", left.start)
-
-
-def refuse_unmet(statements: tuple, met: dict, only: tuple | None = None) -> None:
-    """A condition that no setting meets, or only one that makes more zero than it asks."""
-    for k, statement in enumerate(statements):
-        if statement.is_local or not statement.conditions or only and k not in only:
-            continue
-        start = statement.conditions[0][3]
-        if k not in met:
-            raise PageError("value", "no setting of the cast meets the condition", start)
-        asked = {n.args[1] for c in statement.conditions if c[2] == ("=",)
-                 for m in c[1] for n in m.walk() if n.kind == "name"}  # fmt: skip
-        if all(scene.zeros() - asked for scene in met[k]):
-            raise PageError("value", "only a degenerate setting meets the condition", start)
 
 
 def steps(book: Book, statements: tuple, cast: Cast) -> tuple[int, int]:

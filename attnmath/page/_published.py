@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from attnmath._tolerance import PAGE
 from attnmath.page import _values as v
 from attnmath.page._book import ILL_TYPED, Book
 from attnmath.page._cast import Cast
@@ -47,35 +48,50 @@ class Refuted:
 
 def refute(book: Book, display: Display, cast: Cast, scenes: tuple) -> Refuted:
     """How a published formula fails; a PageError where it does not."""
-    met, errors, comparisons = 0, [], 0
+    met: dict[int, list[Scene]] = {}
+    errors, comparisons = [], 0
     for scene in scenes:
         held, failed, count = _in_scene(book, display.statements, scene)
         comparisons += count
-        met += held
         errors += failed
+        for k in held:
+            met.setdefault(k, []).append(scene)
     if not errors:
         raise PageError("value", "it holds in every setting: label it prp:", 0)
-    if any(s.conditions for s in display.statements) and not met:
-        raise PageError("value", "no setting of the cast meets the condition", 0)
+    refuse_unmet(display.statements, met)
     measured = [e for e in errors if e is not None] or [0.0]
     return Refuted(display, cast.name, len(errors), errors.count(None),
-                   min(measured), max(measured), met, comparisons)  # fmt: skip
+                   min(measured), max(measured), sum(map(len, met.values())), comparisons)  # fmt: skip
 
 
-def _in_scene(book: Book, statements: tuple, scene: Scene) -> tuple[int, list, int]:
-    """Whether the condition is met, the errors of the lines that fail, the comparisons."""
+def refuse_unmet(statements: tuple, met: dict, only: tuple | None = None) -> None:
+    """A condition that no setting meets, or only one that makes more zero than it asks."""
+    for k, statement in enumerate(statements):
+        if statement.is_local or not statement.conditions or only and k not in only:
+            continue
+        start = statement.conditions[0][3]
+        if k not in met:
+            raise PageError("value", "no setting of the cast meets the condition", start)
+        asked = {n.args[1] for c in statement.conditions if c[2] == ("=",)
+                 for m in c[1] for n in m.walk() if n.kind == "name"}  # fmt: skip
+        if all(scene.zeros() - asked for scene in met[k]):
+            raise PageError("value", "only a degenerate setting meets the condition", start)
+
+
+def _in_scene(book: Book, statements: tuple, scene: Scene) -> tuple[list, list, int]:
+    """The lines whose condition is met, the errors of those that fail, the comparisons."""
     scene = book.paired(statements, scene)
     try:
         trial = Trial(statements, scene)
     except PageError as error:
-        return 0, [_ill_typed(error)], 0
-    met, errors, count = 0, [], 0
-    for statement in statements:
+        return [], [_ill_typed(error)], 0
+    met, errors, count = [], [], 0
+    for k, statement in enumerate(statements):
         if statement.is_local:
             continue
         if statement.conditions and _is_met(trial, statement):
             count += _holds(trial, statement)
-            met = 1
+            met.append(k)
         else:
             count += 1
             error = _failure(trial, replace(statement, conditions=()))
@@ -136,8 +152,10 @@ def _largest(trial: Trial, frame: Frame, statement: Statement) -> float:
         if not (np.isfinite(x).all() and np.isfinite(y).all()):
             raise PageError("value", "a side is not finite here", node.start)
         size = max(np.abs(x).max(initial=0.0), np.abs(y).max(initial=0.0))
-        gap = {"=": np.abs(x - y), "<=": x - y, ">=": y - x}[relation]
-        error = max(error, float(gap.max(initial=0.0)) / (size or 1.0))
+        gap = {"=": np.abs(x - y), "<=": x - y, ">=": y - x}[relation].max(initial=0.0)
+        rounding = PAGE * max(a.m.max(initial=0.0), b.m.max(initial=0.0))
+        if gap > rounding:  # two zeros differ by rounding alone
+            error = max(error, float(gap / size))
     return error
 
 

@@ -34,6 +34,10 @@ class Scene:
             self.tangents[k] = np.zeros(self.shape(k))
         self.cotangents = {k: self._draw(rng, k) for k in cast.outputs}
         setting.change(self.primals, self.sizes)
+        for k, x in self.primals.items():
+            if x.shape != self.shape(k):
+                message = f"the setting {setting.name!r} fills {k} with {x.shape}, not {self.shape(k)}"
+                raise PageError("letter", message)
         self.outputs = cast.outputs[:1]
         self.cache: dict = {}
         self.pattern = self  # a scene of the cast whose sizes are pairwise distinct
@@ -53,6 +57,10 @@ class Scene:
             low = origin == "count"
             return rng.integers(low, 2 + 2 * low, shape).astype(float)
         return size if origin == "positive" else size * rng.choice([-1, 1])
+
+    def tracked(self, value):
+        """A letter's value, so that derivatives by it can be taken."""
+        return value
 
     def shape(self, letter: str) -> tuple:
         return tuple(1 if a == "1" else self.sizes[a] for a in self.cast.letters[letter].axes)
@@ -94,6 +102,7 @@ class Scene:
                 continue
             else:
                 value = self.defined(letter, view)
+            value = self.tracked(value)
             if bump is not None and bump[0] == letter:
                 value = value + bump[1]
             view.env[letter] = value
