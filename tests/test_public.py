@@ -62,7 +62,7 @@ def test_dependencies_point_one_way():
         "_blocks": {"_arrays", "_block_arguments", "_projections", "_softmax"},
         "_mask_arguments": {"_arguments", "_arrays"}, "_masks": {"_arrays", "_mask_arguments"},
         "_dropout": {"_arguments", "_arrays", "_attention", "_softmax"},
-        "_additive": {"_arrays", "_softmax"},
+        "_additive": {"_arrays", "_softmax"}, "_comparisons": {"_arrays", "_layer_arrays", "_projections"},
         "_training": {"_blocks", "_heads", "_inputs", "_masks", "_projections"},
         "_sequences": {"_blocks", "_training"}, "_twin": {"_sequences", "_training", "torch"},
         "_step": {"_tolerance"}, "_leaves": set(), "_problem": {"_leaves", "_step", "_tolerance"},
