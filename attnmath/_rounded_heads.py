@@ -1,6 +1,7 @@
 """Two heads that round like real programs: one keeps its sums wide, one rounds every step.
 
-They are correct, and only for measuring: what they compute lies inside of the bounds.
+They are correct, and only for measuring: what they compute lies inside of the bounds. They
+add one term after the other, so that they round alike on every machine.
 """
 
 from collections.abc import Iterator
@@ -11,15 +12,18 @@ from attnmath._attention import AttentionGradients
 from attnmath._roundoff import nearest
 
 
-def fused_head(dO, Q, K, V, B, gamma, dtype, tile=16, D_from="O"):
+def fused_head(dO, Q, K, V, B, gamma, dtype, tile=16, D_from="O", turned=False):
     """A fast kernel: tiles of keys, sums in float32; P, dA and results stored in dtype.
 
     dO (n, d_v), Q (n, d_k), K (m, d_k), V (m, d_v), B (n, m), gamma ()
     -> O (n, d_v), L (n,), and dQ, dK, dV, dB as gradients
 
     The way back finds the weights again from L. D_from says where D comes from: "O", the
-    row sum of dO times the stored output, or "P", that of the weights times dP.
+    row sum of dO times the stored output, or "P", that of the weights times dP. If it is
+    turned, the way forward takes the features of queries and keys in the other order, so
+    that the scores of the two passes are rounded differently.
     """
+    side = slice(None, None, -1 if turned else 1)
 
     def stored(x):
         return nearest(x, dtype).astype(np.float32)
@@ -29,21 +33,25 @@ def fused_head(dO, Q, K, V, B, gamma, dtype, tile=16, D_from="O"):
     top, total = np.full((len(Q), 1), -np.inf, np.float32), np.float32(0)
     N = np.zeros((len(Q), V.shape[1]), np.float32)
     for t in _tiles(len(K), tile):
-        A = gamma * (Q @ K[t].T) + B[:, t]
+        A = gamma * _single(Q[:, side], K[t, side].T) + B[:, t]
         new = np.maximum(top, A.max(1, keepdims=True))
-        E, fade = np.exp(A - _live(new)), np.exp(top - _live(new))
-        total, N, top = fade * total + E.sum(1, keepdims=True), fade * N + stored(E) @ V[t], new
-    O = stored(N / np.where(total == 0, 1, total))
-    L = _live(top) + np.log(np.where(total == 0, 1, total))
-    back = [(t, np.exp(gamma * (Q @ K[t].T) + B[:, t] - L), dO @ V[t].T) for t in _tiles(len(K), tile)]
-    if D_from == "O":
-        D = (dO * O).sum(1, keepdims=True)
-    else:
+        E, fade = _exp(A - _live(new)), _exp(top - _live(new))
+        total = fade * total + E.sum(1, keepdims=True)
+        N, top = fade * N + _single(stored(E), V[t]), new
+    live = np.where(total == 0, 1, total)
+    O, L = stored(N / live), _live(top) + np.log(live.astype(float)).astype(np.float32)
+    D = (dO * O).sum(1, keepdims=True)
+    back = []
+    for t in _tiles(len(K), tile):
+        P = _exp(gamma * _single(Q, K[t].T) + B[:, t] - L)
+        back.append((t, P, _single(dO, V[t].T)))
+    if D_from == "P":
         D = sum((P * dP).sum(1, keepdims=True) for _, P, dP in back)
-    dQ, dK, dV, dB = np.zeros_like(Q), np.zeros_like(K), np.zeros_like(V), np.zeros_like(B)
+    dQ, dK, dV, dB = map(np.zeros_like, (Q, K, V, B))
     for t, P, dP in back:
         dA = dB[:, t] = stored(P * (dP - D))
-        dQ, dK[t], dV[t] = dQ + dA @ K[t], stored(gamma * (dA.T @ Q)), stored(stored(P).T @ dO)
+        dQ = dQ + _single(dA, K[t])
+        dK[t], dV[t] = stored(gamma * _single(dA.T, Q)), stored(_single(stored(P).T, dO))
     L = np.where(np.isinf(top), -np.inf, L)[:, 0]
     return O, L, AttentionGradients(stored(gamma * dQ), dK, dV, dB, None)
 
@@ -84,6 +92,15 @@ def stepwise_head(dO, Q, K, V, B, gamma, dtype, order=None):
 
 def _tiles(m: int, tile: int) -> Iterator[slice]:
     return (slice(k, min(k + tile, m)) for k in range(0, m, tile))
+
+
+def _single(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+    """The product X Y, summed in float32."""
+    return np.multiply(X[:, :, None], Y, order="C").sum(1)
+
+
+def _exp(x: np.ndarray) -> np.ndarray:
+    return np.exp(x.astype(float)).astype(np.float32)
 
 
 def _live(top: np.ndarray) -> np.ndarray:

@@ -50,6 +50,7 @@ class Weights(NamedTuple):
 
     QK: Array
     QK_off: Array
+    eta: Array  # how far the exponents may be off
     P: Array
     P_off: Array
     L_off: Array  # a column
@@ -78,7 +79,7 @@ def weights(f: Model, x: Inputs) -> Weights:
     A = plus(x.gamma * QK, x.B)
     P, L, seen = softmax(A), finite(column(logsumexp(A))), ~hidden(A)
     A, below = finite(A), xp.where(seen, L - A, 0)
-    A_off = grown(A, A_off, f.entries)
+    A_off = grown(A, A_off, 2 * f.entries)
     eta = A_off + f.entries * (below + 4) + f.sums * (3 * below + abs(A) + abs(L))
     gains = spread(P, below, eta + (m + 8) * f.sums + f.entries) + f.least_entry
     total = xp.log1p(rowsum(gains * seen))
@@ -86,7 +87,7 @@ def weights(f: Model, x: Inputs) -> Weights:
     P_off = spread(P, below, eta + total + 4 * f.sums * length + 2 * f.entries)
     L_off = total + 4 * f.entries * length
     live = xp.any(seen, axis=-1, keepdims=True)
-    return Weights(QK, QK_off, P, (P_off + f.least_entry) * seen, L_off * live)
+    return Weights(QK, QK_off, eta, P, (P_off + f.least_entry) * seen, L_off * live)
 
 
 def factor(f: Model, x: Inputs, w: Weights) -> tuple[Array, Array]:
@@ -115,7 +116,7 @@ def scores_vjp(f: Model, x: Inputs, w: Weights) -> tuple[Array, Array]:
     gone = w.P_off * abs(dP) + (w.P + w.P_off) * dP_off
     by_weights = summed(f, abs(w.P * dP), gone, m)
     D_off = grown(D, xp.maximum(by_output, by_weights), f.entries, f.least_entry)
-    G_off = dP_off + D_off + 2 * f.entries * (abs(dP) + abs(D))
+    G_off = grown(abs(dP) + abs(D), dP_off + D_off, 2 * f.entries)
     dA = w.P * (dP - D)
     dA_off = w.P_off * abs(dP - D) + (w.P + w.P_off) * G_off
     return dA, grown(dA, dA_off, f.stored + f.entries, f.least_stored)

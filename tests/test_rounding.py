@@ -98,10 +98,10 @@ PROBLEMS = dict(
 
 
 @settings(max_examples=60, deadline=None)
-@given(**PROBLEMS, tile=st.integers(4, 12), D_from=st.sampled_from("OP"))
-def test_fused_heads_lie_inside(dtype, tile, D_from, **sizes):
+@given(**PROBLEMS, tile=st.integers(4, 12), D_from=st.sampled_from("OP"), turned=st.booleans())
+def test_fused_heads_lie_inside(dtype, tile, D_from, turned, **sizes):
     x = problem(dtype, **sizes)
-    assert max(worst(fused_head(*x, dtype, tile, D_from), x, dtype, **WIDE).values()) <= 1
+    assert max(worst(fused_head(*x, dtype, tile, D_from, turned), x, dtype, **WIDE).values()) <= 1
 
 
 @settings(max_examples=40, deadline=None)
