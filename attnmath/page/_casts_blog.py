@@ -43,10 +43,14 @@ def together(*changes):
     return change
 
 
-def calm(values: dict, sizes: dict) -> None:
-    """Weights so small that no weight of attention is almost 1, and no term is large."""
+def light(values: dict, sizes: dict) -> None:
+    """Matrices so small that no weight of attention is almost 1, and no term is large."""
     for letter in ("W^Q", "W^K", "W^V", "W^O"):
         values[letter] = values[letter] * 0.3
+
+
+def calm(values: dict, sizes: dict) -> None:
+    light(values, sizes)
     values["gamma"] = values["gamma"] / 4
 
 

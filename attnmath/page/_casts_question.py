@@ -6,7 +6,7 @@ import numpy as np
 
 from attnmath._softmax import softmax
 from attnmath.page._cast import Cast, Letter, Setting
-from attnmath.page._casts_blog import GENERIC, INSIDE, REORDERED, WIDE, calm, masked, together, without
+from attnmath.page._casts_blog import GENERIC, INSIDE, REORDERED, WIDE, calm, light, masked, together, without
 from attnmath.page._casts_layer import SELF
 
 # ---- the question: one head, without biases --------------------------------------------------
@@ -94,13 +94,14 @@ ANSWER = Cast(
     },
     outputs=("X",),
     loss="f",
+    readings=("d_q", "d_r"),
     settings=(
         Setting("Q = xW", 711, change=together(calm, _as_projected)),
         Setting("Q = x", 712, INPUTS, together(calm, _as_inputs)),
         Setting("Q = x, masked", 713, INPUTS, together(calm, masked, _as_inputs)),
         Setting("Q = x, no query bias", 714, INPUTS,
                 together(calm, without("b^Q"), _as_inputs)),
-        Setting("Q = x, no biases, other sizes", 715, {**REORDERED, "d_q": 4, "d_r": 7},
+        Setting("Q = x, no biases, other sizes", 715, {**REORDERED, "d_q": 4, "d_r": 8},
                 together(calm, without("b^Q", "b^K", "b^V", "b^O"), _as_inputs)),
         Setting("Q = xW, and H d_k = d = d_z", 716, SHARED,
                 together(calm, without("b^Q", "b^K"), _as_projected)),
@@ -115,9 +116,9 @@ def _read_as(reading: str):
     """A is the scores of all heads side by side, or their weights, or their mean tokens."""
 
     def change(values: dict, sizes: dict) -> None:
-        calm(values, sizes)
-        pairs = zip(values["W^Q"], values["W^K"])
-        parts = [values["gamma"] * (values["x"] @ q) @ (values["z"] @ k).T for q, k in pairs]
+        light(values, sizes)
+        root, pairs = sizes["d_k"] ** 0.5, zip(values["W^Q"], values["W^K"])
+        parts = [values["x"] @ q @ (values["z"] @ k).T / root for q, k in pairs]
         if reading != "scores":
             parts = [softmax(A) for A in parts]
         if reading == "tokens":
@@ -134,7 +135,7 @@ VALUES = Cast(
     name="values",
     sizes={**GENERIC, "d_a": 10},  # H m
     letters={
-        **{k: WIDE[k] for k in ("x", "z", "W^Q", "W^K", "W^V", "W^O", "gamma")},
+        **{k: WIDE[k] for k in ("x", "z", "W^Q", "W^K", "W^V", "W^O")},
         "A": Letter(("n", "d_a")),
         "N": Letter(("H", "d_v", "H*d_v")),
         "P": Letter(("H", "n", "m"), "prp:answer_weights"),
@@ -143,6 +144,7 @@ VALUES = Cast(
     outputs=("X",),
     constants=("N",),
     loss="f",
+    readings=("d_a",),
     settings=(
         Setting("A is the scores", 721, change=_read_as("scores")),
         Setting("A is the scores, H m = d_z", 722, {"d_z": 10}, _read_as("scores")),
@@ -150,6 +152,6 @@ VALUES = Cast(
         Setting("A is P z, two heads", 724, {"d_a": 14}, _read_as("tokens")),
         Setting("A is P z, one head", 725, {**TOKENS, "H": 1, "d_a": 5}, _read_as("tokens")),
         Setting("A is P z, one head, other sizes", 726,
-                {**REORDERED, "H": 1, "d_a": 7}, _read_as("tokens")),
+                {**REORDERED, "H": 1, "d_a": 8}, _read_as("tokens")),
     ),
 )  # fmt: skip
