@@ -112,8 +112,25 @@ def test_diag(array):
     assert same(v.diag(array([[2.0, 3.0], [INF, 5.0]])), [[[2.0, 0], [0, 3]], [[INF, 0], [0, 5]]])
 
 
+def test_blocks_of_four_axes(array):
+    x, y = np.arange(6.0).reshape(2, 3), np.arange(8.0).reshape(2, 2, 2)
+    assert same(v.ahead(array(y)), y[:, None])
+    assert same(v.identity(array(x)), np.eye(3))
+    assert same(v.identity(array(y)), np.stack([np.eye(2)] * 2))
+    assert v.identity(array(np.ones((0, 2), "complex64"))).dtype == array(np.ones(1, "complex64")).dtype
+    assert same(v.kron(array(x), array(y[1])), np.kron(x, y[1]).reshape(2, 2, 3, 2))
+    assert same(v.kron(array(x), array(y)), np.stack([np.kron(x, z).reshape(2, 2, 3, 2) for z in y]))
+    want = np.zeros((2, 2, 2, 2))
+    want[0, :, 0], want[1, :, 1] = y
+    assert same(v.blocks(array(y)), want)
+    assert same(v.blocks(array(y[None])), want[None])
+    assert same(v.blocks(array(y * 1j)), want * 1j)
+
+
 def test_diag_stays_on_its_device():
     assert v.diag(torch.ones(2, 3, device="meta")).device.type == "meta"
+    assert v.blocks(torch.ones(2, 3, 4, device="meta")).device.type == "meta"
+    assert v.identity(torch.ones(2, 3, device="meta")).device.type == "meta"
 
 
 def test_finite_visible_hidden_real(array):

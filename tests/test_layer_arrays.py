@@ -81,6 +81,15 @@ def test_each_head_has_its_parts(array):
     assert {h[4:] for h in heads} == {(0.5, None)}
 
 
+def test_over_heads(array):
+    """Heads are added up; those of a group share its part, all share what has no axis of heads."""
+    K, c = rng.integers(-9, 9, (2, 1, 4, 6)).astype(float), rng.integers(-9, 9, (4, 6)).astype(float)
+    x = [array(a) for a in (O, K, c)]
+    got = v.over_heads(lambda o, k, c, gamma, R: (o + k) * c * gamma, *x, 0.5, None)
+    assert same(got, ((O + K) * c * 0.5).sum(axis=1))
+    assert same(v.over_heads(lambda o: o, x[0][:, :1, ...]), O[:, 0])
+
+
 def test_gather(array):
     """What heads share is added up: six heads, three groups, one for all with an axis and without, nothing."""
     def part(h):

@@ -108,8 +108,6 @@ COLUMNS = Cast(
         **ROWS,
         "F'": Letter(("m", "m"), "prp:columns_readings"),
         "P'": Letter(("m", "m"), "prp:columns_readings"),
-        "s'": Letter(("m", "m", "1"), "prp:columns_readings_rows"),
-        "S'": Letter(("m", "m", "m"), "prp:columns_readings_rows"),
         "t": Letter(("m", "m", "1"), "prp:columns_of_weights"),
     },
     outputs=("P", "P'"),
