@@ -43,11 +43,28 @@ class Frame:
     ranges: dict  # index letter -> how many values it takes
     locals: dict = field(default_factory=dict)  # (prefix, letter) -> Local
     index: dict = field(default_factory=dict)  # index letter -> its value, from 1
+    memo: dict = field(default_factory=dict)  # what was found, for other indices than these as well
 
     def at(self, **index: int) -> "Frame":
-        return Frame(self.scene, self.ranges, self.locals, {**self.index, **index})
+        return Frame(self.scene, self.ranges, self.locals, {**self.index, **index}, self.memo)
+
+    def elsewhere(self, scene: Any, letter: str) -> "Frame":
+        """The same frame in the scene where this letter moves."""
+        memo = self.memo.setdefault(letter, {})
+        return Frame(scene, self.ranges, self.locals, self.index, memo)
 
     def evaluate(self, node: Node) -> Value:
+        key = self.key(node)
+        found = self.memo.get(key)
+        if found is None:  # the node is kept too, so that no other gets its id
+            found = self.memo[key] = (self._evaluate(node), node)
+        return found[0]
+
+    def key(self, node: Node) -> tuple:
+        """Two frames with one memo and one key give the node one value."""
+        return (id(node), id(self.ranges), *map(self.index.get, node.plain))
+
+    def _evaluate(self, node: Node) -> Value:
         try:
             return EVALUATE[node.kind](self, node)
         except PageError as error:

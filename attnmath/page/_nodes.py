@@ -1,6 +1,7 @@
 """What a display is made of: nodes that remember where they stand, and statements."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 
 class PageError(Exception):
@@ -33,6 +34,11 @@ class Node:
             for item in arg if isinstance(arg, tuple) else (arg,):
                 if isinstance(item, Node):
                     yield from item.walk()
+
+    @cached_property
+    def plain(self) -> tuple:
+        """The names in this node that carry no prefix: all indices are among them."""
+        return tuple({n.args[1] for n in self.walk() if n.kind == "name" and not n.args[0]})
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ class NumPyScene(Scene):
 
     def slopes(self, frame: Frame, numerator: Node, letter: str, entries: list) -> np.ndarray:
         view = self.view(self.bumped(letter))
-        moved = Frame(view, frame.ranges, frame.locals, frame.index).evaluate(numerator)
+        moved = frame.elsewhere(view, letter).evaluate(numerator)
         x = np.broadcast_to(moved.x, (prod(self.shape(letter)), *moved.shape))
         at = [np.ravel_multi_index(entry, self.shape(letter)) for entry in entries]
         return x[at].imag / STEP
@@ -74,6 +74,9 @@ class TorchScene(Scene):
     def stack(self, parts: list):
         return self.torch.stack(parts)
 
+    def tracked(self, value):
+        return value if value.requires_grad else value.clone().requires_grad_()  # of constants
+
     def gradient(self, letter: str):
         pairs = ((self.array(self.cotangents[k]), self.env[k]) for k in self.outputs)
         loss = sum((dy * y).sum() for dy, y in pairs)
@@ -94,17 +97,23 @@ class TorchScene(Scene):
         return self.cache["tangents"][letter]
 
     def slopes(self, frame: Frame, numerator: Node, letter: str, entries: list) -> np.ndarray:
-        moved = Frame(self.view(self.env), frame.ranges, frame.locals, frame.index)
-        value = moved.evaluate(numerator).x
-        out = np.zeros((len(entries), *value.shape))
+        moved = frame.elsewhere(self.view(self.env), letter)
+        key = ("slopes", *moved.key(numerator))
+        if key not in moved.memo:
+            moved.memo[key] = self._slopes(moved.evaluate(numerator).x, letter)
+        return np.stack([moved.memo[key][..., *entry] for entry in entries])
+
+    def _slopes(self, value, letter: str) -> np.ndarray:
+        """Each entry of a value by each entry of a letter."""
+        out = np.zeros((*value.shape, *self.shape(letter)))
         for r, c in np.ndindex(*value.shape):
             slope = None
             if value.requires_grad:
                 slope = self.torch.autograd.grad(
                     value[r, c], self.env[letter], retain_graph=True, allow_unused=True
                 )[0]
-            for k, entry in enumerate(entries):
-                out[k, r, c] = 0.0 if slope is None else float(slope[entry])
+            if slope is not None:
+                out[r, c] = slope.numpy()
         return out
 
 

@@ -1,19 +1,29 @@
-"""Work on the displays of a book, side by side; each process reads the book for itself."""
+"""Work on the displays of a book, side by side.
 
+On Linux the processes are forked from this one, which has read the book and imported torch;
+elsewhere each does so for itself.
+"""
+
+import importlib
 import os
+import sys
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 from attnmath.page._book import Book
 from attnmath.page._chapter import Display
 from attnmath.page._nodes import PageError
 
+FORKS = sys.platform == "linux"  # elsewhere a system's libraries do not survive it
+
 
 def each_display(work: Callable, root: Path, displays: list[Display]) -> list:
     """`work(book, display)` for each display, in their order."""
     tasks = [(work, [display.label]) for display in displays]
-    return [result for (result,) in _run(root, tasks)]
+    return [result for (result,) in _run(Book.at(root) if FORKS else None, root, tasks)]
 
 
 def each_cast(work: Callable, book: Book, root: Path, displays: list[Display]) -> list:
@@ -22,8 +32,11 @@ def each_cast(work: Callable, book: Book, root: Path, displays: list[Display]) -
     for display in displays:
         groups.setdefault(_cast_name(book, display), []).append(display)
     tasks = [(work, [d.label for d in group]) for group in groups.values()]
+    tasks.sort(key=lambda task: -len(task[1]))  # what takes longest comes first
+    if FORKS:
+        importlib.import_module("torch")
     found = {}
-    for (_, labels), results in zip(tasks, _run(root, tasks)):
+    for (_, labels), results in zip(tasks, _run(book, root, tasks)):
         found.update(zip(labels, results))
     return [found[display.label] for display in displays]
 
@@ -35,17 +48,20 @@ def _cast_name(book: Book, display: Display) -> str:
         return ""
 
 
-def _run(root: Path, tasks: list[tuple]) -> list:
-    with ProcessPoolExecutor(os.cpu_count(), initializer=_open, initargs=(root,)) as pool:
+def _run(book: Book | None, root: Path, tasks: list[tuple]) -> list:
+    context = get_context("fork" if FORKS else "spawn")
+    settings = dict(mp_context=context, initializer=_open, initargs=(book if FORKS else None, root))
+    with ProcessPoolExecutor(os.cpu_count(), **settings) as pool, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # 3.12 sees OpenBLAS's sleeping threads
         return list(pool.map(_do, tasks))
 
 
 _BOOK: Book | None = None
 
 
-def _open(root: Path) -> None:
+def _open(book: Book | None, root: Path) -> None:
     global _BOOK
-    _BOOK = Book.at(root)
+    _BOOK = book or Book.at(root)
 
 
 def _do(task: tuple) -> list:

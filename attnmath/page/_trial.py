@@ -123,20 +123,26 @@ def compare(a: Value, relation: str, b: Value, bound: float | None = None) -> Co
     if magnitude > LARGEST:
         raise PageError("value", "terms so large that an error would not show")
     gap = np.where(x == y, 0.0, x - y)
-    error = v.largest_gap(x, y)
+    error = float(np.abs(gap).max(initial=0.0))
     relative = error / magnitude if magnitude else error
     slack = PAGE * magnitude
     if relation == "~" and bound is None:
         raise PageError("grammar", "'≈' needs a bound: \\text{within} and a number")
-    holds = {
-        "=": relative <= PAGE,
-        "!=": relative > DISTINCT,
-        "~": bound is not None and error <= bound * np.abs(y).max(initial=0.0),
-        "<=": np.all(gap <= slack),
-        ">=": np.all(gap >= -slack),
-        "<": np.all(gap < -slack),
-        ">": np.all(gap > slack),
-    }[relation]
+    match relation:
+        case "=":
+            holds = relative <= PAGE
+        case "!=":
+            holds = relative > DISTINCT
+        case "~":
+            holds = error <= bound * np.abs(y).max(initial=0.0)
+        case "<=":
+            holds = np.all(gap <= slack)
+        case ">=":
+            holds = np.all(gap >= -slack)
+        case "<":
+            holds = np.all(gap < -slack)
+        case ">":
+            holds = np.all(gap > slack)
     if relation != "=":
         relative = 0.0
     if not holds:
