@@ -151,6 +151,13 @@ def test_one_symbol_makes_it_true():
     assert found.tried > 40 and not found.survivors
 
 
+def test_a_change_of_a_local_name_is_no_correction_by_itself():
+    lines = r"G := F W \\ A = (G - \mathbf 1 c) U^{\mathsf T} \quad\text{when } c = 0"
+    of = book(rf"\begin{{aligned}} {lines} \end{{aligned}}")
+    better = tally(of, of.displays["err:tested"]).corrections
+    assert better == (r"A = (G + \mathbf 1 c) U^{\mathsf T}",)
+
+
 def test_a_lost_inverse_is_found_again():
     of = book(r"A = (F W + \mathbf 1 c) U^{\mathsf T} \operatorname{diag}(\operatorname{rowsum}(U))"
               r" \operatorname{diag}(\operatorname{rowsum}(U))")

@@ -40,8 +40,11 @@ def corrections(book: Book, display: Display, cast: Cast) -> tuple[Counter, tupl
 
 
 def _touched(changed: tuple, published: tuple) -> tuple:
-    """The lines that a change touches."""
+    """The lines that a change touches; all, where it touches a name that they may use."""
     if len(changed) != len(published):
         raise PageError("grammar", "another number of statements")
     pairs = enumerate(zip(changed, published))
-    return tuple(k for k, (a, b) in pairs if a.members != b.members)
+    touched = tuple(k for k, (a, b) in pairs if a.members != b.members)
+    if any(changed[k].is_local for k in touched):
+        return tuple(k for k, statement in enumerate(changed) if not statement.is_local)
+    return touched
