@@ -28,6 +28,7 @@ INSIDE = {
     "I": Letter(("H*m", "H*m"), FORWARD),
     "S": Letter(("n", "H*m"), FORWARD),
     "V": Letter(("H*m", "H*d_v"), FORWARD),
+    "N": Letter(("H", "d_v", "H*d_v"), "prp:blog_heads"),
     "X": Letter(("n", "d"), FORWARD),
 }
 
@@ -46,7 +47,7 @@ def together(*changes):
 def light(values: dict, sizes: dict) -> None:
     """Matrices so small that no weight of attention is almost 1, and no term is large."""
     for letter in ("W^Q", "W^K", "W^V", "W^O"):
-        values[letter] = values[letter] * 0.3
+        values[letter] = values[letter] * 0.2
 
 
 def calm(values: dict, sizes: dict) -> None:

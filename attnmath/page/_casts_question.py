@@ -88,7 +88,6 @@ ANSWER = Cast(
         "Q": Letter(("n", "d_q")),
         "K": Letter(("m", "d_r")),
         **INSIDE,
-        "N": Letter(("H", "d_v", "H*d_v"), "prp:answer_heads"),
         "O": Letter(("H", "n", "d_v"), "prp:answer_heads"),
         "C": Letter(("n", "H*d_v"), "prp:answer_heads"),
     },
