@@ -14,20 +14,24 @@ from attnmath._arrays import (
     Array,
     Scalar,
     T,
-    column,
+    exp,
     finite,
     hidden,
     is_complex,
     is_number,
+    log,
     namespace,
+    nonzero,
     plus,
+    rowmax,
     rowsum,
     shape,
+    shift,
     sum_to,
     times,
+    visible,
 )
 from attnmath._roundoff import Model, float64
-from attnmath._softmax import logsumexp, softmax
 
 # e to this power says that nothing is promised, and still can be multiplied.
 LARGEST = 300.0
@@ -77,17 +81,21 @@ def weights(f: Model, x: Inputs) -> Weights:
     QK_off = grown(QK, product(f, x.Q, None, T(x.K), d_k), f.entries)
     A_off = grown(x.gamma * QK, abs(x.gamma) * QK_off, 2 * f.sums + f.entries)
     A = plus(x.gamma * QK, x.B)
-    P, L, seen = softmax(A), finite(column(logsumexp(A))), ~hidden(A)
-    A, below = finite(A), xp.where(seen, L - A, 0)
-    A_off = grown(A, A_off, 2 * f.entries)
-    eta = A_off + f.entries * (below + 4) + f.sums * (3 * below + abs(A) + abs(L))
-    gains = spread(P, below, eta + (m + 8) * f.sums + f.entries) + f.least_entry
-    total = xp.log1p(rowsum(gains * seen))
-    length = abs(L) + math.log(max(m, 1)) + 1
-    P_off = spread(P, below, eta + total + 4 * f.sums * length + 2 * f.entries)
-    L_off = total + 4 * f.entries * length
-    live = xp.any(seen, axis=-1, keepdims=True)
-    return Weights(QK, QK_off, eta, P, (P_off + f.least_entry) * seen, L_off * live)
+    top = rowmax(A)
+    E = exp(shift(A, top))
+    L, P = finite(log(rowsum(E))) + top, E / nonzero(rowsum(E))
+    size = abs(finite(A))
+    below = visible(L - finite(A), A)
+    eta = f.entries * (below + 4) + f.sums * (3 * below + size + abs(L))
+    eta += grown(size, A_off, 2 * f.entries)
+    r = rowsum(spread(P, below, eta + ((m + 8) * f.sums + f.entries)))
+    r = xp.log1p(r + m * f.least_weight)
+    length = abs(L) + (math.log(max(m, 1)) + 1)
+    P_off = spread(P, below, eta + (r + 4 * f.sums * length + 2 * f.entries))
+    P_off = visible(P_off + f.least_weight, A)
+    L_off = r + 4 * f.entries * length
+    live = xp.any(~hidden(A), axis=-1, keepdims=True)
+    return Weights(QK, QK_off, eta, P, P_off, L_off * live)
 
 
 def factor(f: Model, x: Inputs, w: Weights) -> tuple[Array, Array]:
@@ -96,67 +104,71 @@ def factor(f: Model, x: Inputs, w: Weights) -> tuple[Array, Array]:
     return times(w.P, x.R), times(grown(w.P, w.P_off, steps, f.least_stored), x.R)
 
 
-def output(f: Model, x: Inputs, w: Weights) -> tuple[Array, Array]:
-    """The output as it is returned."""
-    P, P_off = factor(f, x, w)
+def output(f: Model, x: Inputs, P: Array, P_off: Array) -> tuple[Array, Array]:
+    """The output as it is returned, from the weights as they enter the product."""
     O = P @ x.V
     O_off = product(f, P, P_off, x.V, shape(x.V)[-2] + 8)
     return O, grown(O, O_off, f.stored + f.entries, f.least_stored)
 
 
-def scores_vjp(f: Model, x: Inputs, w: Weights) -> tuple[Array, Array]:
+def scores_vjp(f: Model, x: Inputs, w: Weights, O: Array, O_off: Array) -> tuple[Array, Array]:
     """The gradient of the scores, as it enters the last products."""
     xp, (m, d_v) = namespace(x.Q), shape(x.V)[-2:]
-    O, O_off = output(f, x, w)
     dP, D = times(x.dO @ T(x.V), x.R), rowsum(x.dO * O)
-    steps = f.entries + (0 if x.R is None else 2 * f.entries)
     dP_off = times(product(f, x.dO, None, T(x.V), d_v), x.R)
+    steps = f.entries + (0 if x.R is None else 2 * f.entries)
     dP_off = grown(dP, dP_off, steps, f.least_entry)
+    size, P_most = abs(dP), w.P + w.P_off
     by_output = summed(f, abs(x.dO * O), abs(x.dO) * O_off, d_v)
-    gone = w.P_off * abs(dP) + (w.P + w.P_off) * dP_off
-    by_weights = summed(f, abs(w.P * dP), gone, m)
+    by_weights = summed(f, w.P * size, w.P_off * size + P_most * dP_off, m)
     D_off = grown(D, xp.maximum(by_output, by_weights), f.entries, f.least_entry)
-    G_off = grown(abs(dP) + abs(D), dP_off + D_off, 2 * f.entries)
+    G_off = grown(size + abs(D), dP_off + D_off, 2 * f.entries)
     dA = w.P * (dP - D)
-    dA_off = w.P_off * abs(dP - D) + (w.P + w.P_off) * G_off
+    dA_off = w.P_off * abs(dP - D) + P_most * G_off
     return dA, grown(dA, dA_off, f.stored + f.entries, f.least_stored)
 
 
 def grown(x: Array, off: Array, steps: float, least: float = 0.0) -> Array:
     """How far x may be off after more roundings, which multiply it by e^steps at most."""
-    more = off * math.exp(steps) + abs(x) * math.expm1(steps)
-    return more + least * (more > 0)
+    more = abs(x)
+    more *= math.expm1(min(steps, LARGEST))
+    more += off * math.exp(min(steps, LARGEST))
+    return more + least * (more > 0) if least else more
 
 
 def spread(P: Array, below: Array, phi: Array) -> Array:
     """P (e^phi - 1) for P = e^-below, also where P is too small for a number."""
     xp = namespace(P)
+    near = phi < 1
+    if xp.all(near):
+        return P * xp.expm1(phi)
     far = xp.exp(xp.clip(phi - below, max=LARGEST)) - P
-    return xp.where(phi < 1, P * xp.expm1(xp.clip(phi, max=1.0)), far)
+    return xp.where(near, P * xp.expm1(xp.clip(phi, max=1.0)), far)
 
 
 def product(
     f: Model, X: Array, X_off: Array | None, Y: Array, k: int, stores: int = 1
 ) -> Array:
     """How far X Y may be off: each term is rounded k times on its way, and stored in between."""
-    steps = min(k * f.sums + (stores - 1) * f.stored, LARGEST)
-    reach = abs(X) * math.expm1(steps)
-    reach = (reach if X_off is None else reach + X_off * math.exp(steps)) @ abs(Y)
-    return reach + k * f.least_sum * (reach > 0)
+    steps = k * f.sums + (stores - 1) * f.stored
+    reach = grown(X, 0.0 if X_off is None else X_off, steps) @ abs(Y)
+    return reach + k * f.least_sum * (reach > 0) if f.least_sum else reach
 
 
 def summed(f: Model, x: Array, off: Array, k: int) -> Array:
-    """How far the row sum of x may be off, products and all."""
-    steps = min((k + 2) * f.sums + f.entries, LARGEST)
-    return rowsum(grown(x, off, steps, f.least_sum))
+    """How far the row sum of x may be off, products and all; x is not negative."""
+    steps = (k + 2) * f.sums + f.entries
+    return grown(rowsum(x), rowsum(off), steps, k * f.least_sum)
 
 
 def gathered(f: Model, x: Array, off: Array, like: Scalar | None) -> Array | None:
     """How far x is off, summed to the shape of what was broadcast, and returned."""
-    off = grown(x, off, f.stored + 2 * f.entries, f.least_stored)
-    if like is None or shape(like) == shape(x):
-        return None if like is None else off
+    steps = f.stored + 2 * f.entries
+    if like is None:
+        return None
+    if shape(like) == shape(x):
+        return grown(x, off, steps, f.least_stored)
     count = math.prod(shape(x)) // max(math.prod(shape(like)), 1)
-    steps = min((count + 8) * f.sums + f.entries, LARGEST)
-    total = sum_to(grown(x, off, steps, f.least_sum), like)
-    return grown(sum_to(x, like), total, f.stored, f.least_stored)
+    more = grown(sum_to(abs(x), like), sum_to(off, like), steps + f.entries + (count + 8) * f.sums)
+    more = more + count * max(f.least_sum, f.least_stored) * (more > 0)
+    return grown(sum_to(x, like), more, f.stored, f.least_stored)

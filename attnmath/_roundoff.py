@@ -10,31 +10,31 @@ from attnmath._arrays import Array
 
 
 class Format(NamedTuple):
-    """Binary digits, exponents of the least and the largest power of two, least step."""
+    """Binary digits; exponents of the least and the largest power of two."""
 
     digits: int
     low: int
     high: int
-    tiny: float  # what may be lost where a number is too small for all its digits
 
 
 FORMATS = {
-    "float64": Format(53, -1022, 1023, 2.0**-1022),
-    "float32": Format(24, -126, 127, 2.0**-126),
-    "bfloat16": Format(8, -126, 127, 2.0**-126),
-    "float16": Format(11, -14, 15, 2.0**-24),  # its small numbers are never flushed to 0
+    "float64": Format(53, -1022, 1023),
+    "float32": Format(24, -126, 127),
+    "bfloat16": Format(8, -126, 127),
+    "float16": Format(11, -14, 15),
 }
 
 
 class Model(NamedTuple):
-    """Unit roundoffs of a program, float64's added, and the sizes of its underflows."""
+    """Unit roundoffs of a program, float64's added, and what underflow may cost."""
 
     sums: float  # of products and sums inside a matrix product or a row sum
     entries: float  # of all that is done entry by entry: scale, bias, exp, P * (dP - D)
     stored: float  # of P and dA where they are factors, of O and of the gradients
-    least_sum: float
+    least_sum: float  # 0 where underflow is too far away to matter: only float16 has one
     least_entry: float
     least_stored: float
+    least_weight: float  # of exp, which underflows in every format; it may give 0
 
 
 def unit_roundoff(dtype: Any) -> float:
@@ -99,7 +99,8 @@ def model(function: str, dtype: Any, accumulate: Any, fused: bool) -> Model:
         )
     formats = wide, wide if fused else form, form
     own = 2.0**-53  # of the float64 numbers that the bound is computed beside
-    return Model(*(2.0**-f.digits + own for f in formats), *(f.tiny for f in formats))
+    steps = [2.0**-24 if f.digits == 11 else 0.0 for f in formats]
+    return Model(*(2.0**-f.digits + own for f in formats), *steps, max(steps[1], 2.0 ** formats[1].low))
 
 
 def float64(x: Array) -> Array:

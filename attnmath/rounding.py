@@ -58,7 +58,7 @@ def attention(
     f = model("rounding.attention", dtype, accumulate, fused)
     x = inputs("rounding.attention", Q=Q, K=K, V=V, B=B, gamma=gamma, R=R)
     w = weights(f, x)
-    return Bounds(output(f, x, w)[1], flat(w.L_off))
+    return Bounds(output(f, x, *factor(f, x, w))[1], flat(w.L_off))
 
 
 def attention_vjp(
@@ -89,7 +89,7 @@ def attention_vjp(
     w = weights(f, x)
     n, m = shape(w.P)[-2:]
     P, P_off = factor(f, x, w)
-    dA, dA_off = scores_vjp(f, x, w)
+    dA, dA_off = scores_vjp(f, x, w, *output(f, x, P, P_off))
     S, S_off = x.gamma * dA, abs(x.gamma) * dA_off
     off = {
         "Q": (S @ x.K, product(f, S, S_off, x.K, m + 10, stores)),

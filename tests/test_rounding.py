@@ -1,5 +1,10 @@
 """The bounds of rounding: correct heads in three formats lie inside, wrong ones outside."""
 
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -233,6 +238,16 @@ def test_zeros_never_pass_however_small_the_loss():
     assert min(worst((O, L, zero), (dO, *x), "bfloat16", **WIDE)[k] for k in ("dQ", "dK", "dV", "dB")) > 10
 
 
+def test_small_numbers_of_float16_are_allowed_for():
+    """A gradient below the least step of float16 becomes zero, and may; in bfloat16 it may not."""
+    dO, *x = problem("float16", 12, 20, 8, 6, seed=3)
+    dO = 2.0**-24 * np.sign(dO)
+    for dtype, inside in (("float16", True), ("bfloat16", False)):
+        bound = rounding.attention_vjp(dO, *x, dtype=dtype, **WIDE).dQ
+        want = attnmath.attention_vjp(dO, *x).dQ
+        assert 0 < abs(want).max() < 2.0**-24 and (ratio(0 * want, want, bound) <= 1) == inside
+
+
 # ---- what the functions take --------------------------------------------------------------------
 
 
@@ -334,6 +349,17 @@ def test_bad_input_gets_one_sentence_that_names_the_argument(change, error, mess
         rounding.attention(**given)
     with pytest.raises(error, match="^rounding.attention_vjp: " + message):
         rounding.attention_vjp(dO=dO, **given)
+
+
+def test_the_namespace_is_documented_and_light():
+    text = (Path(rounding.__file__).parent.parent / "chapters" / "api.md").read_text("utf-8")
+    for name in rounding.__all__:
+        assert f".. autofunction:: attnmath.rounding.{name}\n" in text
+        doc = inspect.getdoc(getattr(rounding, name))
+        assert "->" in doc.split("\n\n")[1] and doc.endswith("\nDerived in chapters/rounding.md.")
+    code = "import sys, attnmath.rounding; print('torch' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.stdout == "False\n"
 
 
 def test_bad_gradients_and_stores():
