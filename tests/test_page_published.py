@@ -165,6 +165,12 @@ def test_a_lost_inverse_is_found_again():
     assert len(better) == 2 and all("^{-1}" in one for one in better)
 
 
+def test_two_casts_have_two_names():
+    other = replace(LAYER, outputs=())
+    with pytest.raises(ValueError, match="two casts have the name 'published'"):
+        Book([], {"page": (LAYER,), "other": (other,)})
+
+
 def test_a_letter_made_of_constants_has_the_tangent_zero():
     dots = r"\dot A = (\dot F \mathbb P W + F \dot W + \mathbf 1 \dot c) U^{\mathsf T}"
     of = book(dots + r" + (F W + \mathbf 1 c) \dot U^{\mathsf T}, \quad \dot{\mathbb P} = 0", "prp:tested")

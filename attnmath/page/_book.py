@@ -32,6 +32,10 @@ class Book:
     ):
         self.chapters, self.casts, self.before = chapters, casts, before
         self.displays = {d.label: d for c in chapters for d in c.displays}
+        names: dict[str, Cast] = {}
+        for cast in (cast for of_chapter in casts.values() for cast in of_chapter):
+            if names.setdefault(cast.name, cast) is not cast:
+                raise ValueError(f"two casts have the name {cast.name!r}")
         self._scenes: dict = {}
 
     @classmethod

@@ -133,7 +133,7 @@ RING = Cast(
 )
 
 ROTATED = Cast(
-    name="rotary positions",
+    name="positions that turn",
     sizes={"n": 3, "d": 4},
     letters={
         "Q": Letter(("n", "d")),
