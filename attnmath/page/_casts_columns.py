@@ -55,17 +55,17 @@ SELF_JACOBIAN = Cast(
 )
 
 
-def permuted(values: dict, sizes: dict) -> None:
-    """The tokens in another order, and scores of which none is far ahead."""
-    values["Pi"] = np.roll(np.eye(sizes["m"]), 1, axis=0)
+def small_scale(values: dict, sizes: dict) -> None:
+    """So that no weight is almost 1."""
     values["lambda"] = values["lambda"] / 2
 
 
 def reading(chi: float):
-    """The softmax of each row (1) or of each column (0)."""
+    """The softmax of each row (1) or of each column (0), a permutation, calm scores."""
 
     def change(values: dict, sizes: dict) -> None:
-        permuted(values, sizes)
+        small_scale(values, sizes)
+        values["Pi"] = np.roll(np.eye(sizes["m"]), 1, axis=0)
         values["chi"] = np.full((1, 1), float(chi))
 
     return change
@@ -76,7 +76,6 @@ INPUTS = {
     "A": Letter(("d_k", "n")),
     "B": Letter(("d_k", "n")),
     "lambda": Letter(("1", "1")),
-    "Pi": Letter(("m", "m")),
 }
 NAMES = {
     "e": Letter(("m", "m", "1"), "prp:columns_names"),
@@ -99,6 +98,7 @@ COLUMNS = Cast(
         **INPUTS,
         "C": Letter(("m", "n")),
         "chi": Letter(("1", "1")),
+        "Pi": Letter(("m", "m")),
         "X": Letter(("n", "m"), "prp:columns_function"),
         "Y": Letter(("n", "m"), "prp:columns_function"),
         "G": Letter(("m", "m"), "prp:columns_function"),
@@ -137,9 +137,9 @@ MEANT = Cast(
     },
     outputs=("O",),
     settings=(
-        Setting("random", 531, change=permuted),
-        Setting("sizes in another order", 532, OTHER_SIZES, permuted),
-        Setting("more tokens", 533, {"n": 3, "m": 4, "d_k": 5, "d_v": 2}, permuted),
+        Setting("random", 531, change=small_scale),
+        Setting("sizes in another order", 532, OTHER_SIZES, small_scale),
+        Setting("more tokens", 533, {"n": 3, "m": 4, "d_k": 5, "d_v": 2}, small_scale),
     ),
 )
 
@@ -148,7 +148,7 @@ SELF_COLUMNS = Cast(
     sizes={"n": 2, "m": 3, "d_k": 4, "d_v": 5},
     letters={
         "x": Letter(("m", "n", "1")),
-        **{k: INPUTS[k] for k in ("A", "B", "lambda")},
+        **INPUTS,
         "C": Letter(("m", "n")),
         "D": Letter(("d_v", "n")),
         "X": Letter(("n", "m"), "prp:columns_function"),
@@ -161,8 +161,8 @@ SELF_COLUMNS = Cast(
     },
     outputs=("P", "O"),
     settings=(
-        Setting("random", 541),
-        Setting("sizes in another order", 542, OTHER_SIZES),
-        Setting("more tokens", 543, {"n": 3, "m": 4, "d_k": 5, "d_v": 2}),
+        Setting("random", 541, change=small_scale),
+        Setting("sizes in another order", 542, OTHER_SIZES, small_scale),
+        Setting("more tokens", 543, {"n": 3, "m": 4, "d_k": 5, "d_v": 2}, small_scale),
     ),
 )
