@@ -66,6 +66,7 @@ def test_dependencies_point_one_way():
         "_training": {"_blocks", "_heads", "_inputs", "_masks", "_projections"},
         "_sequences": {"_blocks", "_training"}, "_twin": {"_sequences", "_training", "torch"},
         "_reading_heads": {"_arrays", "_blocks", "_heads", "_layer_arrays", "_projections", "_training"},
+        "_lipschitz": {"_attention"},
         "_step": {"_tolerance"}, "_leaves": set(), "_problem": {"_leaves", "_step", "_tolerance"},
         "_check": {"_leaves", "_problem", "_step", "_tolerance"},
         "_roundoff": {"_arrays"}, "_rounded_heads": {"_attention", "_roundoff"},

@@ -126,7 +126,11 @@ def _from_zero(values: dict, sizes: dict) -> None:
     values["E"][0] = 0
 
 
-def _without_a_row(values: dict, sizes: dict) -> None:
+def _unseen(values: dict, sizes: dict) -> None:
+    """The first token is not zero, but its key and its value are."""
+    first = values["E"][0]
+    apart = np.eye(sizes["d"]) - np.outer(first, first) / (first @ first)
+    values["M"], values["W^V"] = values["M"] @ apart, apart @ values["W^V"]
     values["M"][0] = 0
 
 
@@ -179,7 +183,7 @@ BALL = Cast(
     settings=(
         Setting("random bias", 421),
         Setting("empty row", 422, change=empty_row),
-        Setting("sizes in another order", 423, {"n": 3, "d": 5, "d_v": 2}, change=_without_a_row),
+        Setting("sizes in another order", 423, {"n": 3, "d": 5, "d_v": 2}, change=_unseen),
         Setting("a token at zero", 424, change=_from_zero),
         Setting("no scores", 425, change=_no_scores),
         Setting("opposite, long", 426, change=_opposite(8.0, 2.0, 3.0, 4.0)),
