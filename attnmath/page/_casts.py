@@ -11,6 +11,7 @@ from attnmath.page._casts_blog import BLOG
 from attnmath.page._casts_columns import COLUMNS, JACOBIANS, MEANT, SELF_COLUMNS, SELF_JACOBIAN
 from attnmath.page._casts_comparisons import COMPARED
 from attnmath.page._casts_depth import DECODER, GAUGE, MERGED, STEP
+from attnmath.page._casts_heads import ABLATION, REMOVAL
 from attnmath.page._casts_layer import CONCATENATION, GROUPED, LAYER, LINEAR, LINEAR_BATCH, SELF, empty_row
 from attnmath.page._casts_limits import BALL, FINITE, REACH
 from attnmath.page._casts_masks import DROPOUT, EQUAL, MASKS
@@ -180,7 +181,7 @@ CHAPTERS = {
     "source_blog": (BLOG,),
     "source_question": (QUESTION, ANSWER, VALUES, SELF, CAUSAL, LAYER),
     "lipschitz": (REACH, BALL, FINITE),
-    "reading_heads": (REACH,),
+    "reading_heads": (REMOVAL, ABLATION),
     "rounding": (ROUNDING,),
     "source_merge": SCRATCHED,
     "comparisons": COMPARED,

@@ -1,0 +1,92 @@
+"""The casts of what the heads learned: a head without one key, a layer without one head."""
+
+import numpy as np
+
+from attnmath.page._cast import Cast, Letter, Setting
+from attnmath.page._casts_layer import WEIGHTS, calm, empty_row, inside, masked, no_biases, no_key_bias
+
+
+def _one_hidden(change=lambda values, sizes: None):
+    """The change, and row j of N hides key j."""
+
+    def changed(values: dict, sizes: dict) -> None:
+        change(values, sizes)
+        values["N"] = np.where(np.eye(sizes["m"]), -np.inf, 0.0)
+
+    return changed
+
+
+def _few_keys(values: dict, sizes: dict) -> None:
+    """The first query has one key, and the second has two, with the same value."""
+    B, V = values["B"].copy(), values["V"].copy()
+    B[0, 1:] = B[1, 0] = B[1, 3:] = -np.inf
+    V[2] = V[1]
+    values["B"], values["V"] = B, V
+
+
+def _silent(head: int, change):
+    """The change, and every head but one speaks."""
+
+    def changed(values: dict, sizes: dict) -> None:
+        calm(change)(values, sizes)
+        values["chi"] = 1.0 * (np.arange(sizes["H"]) != head)[:, None, None]
+
+    return changed
+
+
+REMOVAL = Cast(
+    name="a head without a key",
+    sizes={"n": 4, "m": 5, "d_k": 3, "d_v": 2},
+    letters={
+        "Q": Letter(("n", "d_k")),
+        "K": Letter(("m", "d_k")),
+        "V": Letter(("m", "d_v")),
+        "B": Letter(("n", "m")),
+        "N": Letter(("m", "m")),
+        "gamma": Letter(("1", "1")),
+        "c": Letter(("1", "d_v")),
+        "A": Letter(("n", "m"), "eq:attention_map"),
+        "P": Letter(("n", "m"), "eq:attention_map"),
+        "L": Letter(("n", "1"), "eq:attention_map"),
+        "O": Letter(("n", "d_v"), "eq:attention_map"),
+        "D": Letter(("n", "1"), "prp:row_statistic"),
+        "hat P": Letter(("m", "n", "m"), "prp:without_key"),
+        "hat O": Letter(("m", "n", "d_v"), "prp:without_key"),
+    },
+    outputs=("O",),
+    rows={"q": "Q", "k": "K", "v": "V", "o": "O", "hat o": "hat O"},
+    constants=("N",),
+    settings=(
+        Setting("random bias", 601, change=_one_hidden()),
+        Setting("empty row", 602, change=_one_hidden(empty_row)),
+        Setting("few keys", 603, change=_one_hidden(_few_keys)),
+        Setting(
+            "sizes in another order, masked", 605,
+            {"n": 3, "m": 4, "d_k": 2, "d_v": 5}, _one_hidden(masked),
+        ),
+    ),
+)  # fmt: skip
+
+ABLATION = Cast(
+    name="a layer without a head",
+    sizes={"n": 5, "m": 6, "d": 7, "d_z": 9, "d_k": 3, "d_v": 4, "H": 2},
+    letters={
+        "X": Letter(("n", "d")),
+        "Z": Letter(("m", "d_z")),
+        **WEIGHTS,
+        **inside("eq:multihead_map"),
+        "D": Letter(("H", "n", "1"), "prp:layer_statistic"),
+        "chi": Letter(("H", "1", "1"), "mask"),
+        "hat Y": Letter(("n", "d"), "prp:without_head"),
+    },
+    outputs=("Y",),
+    settings=(
+        Setting("random bias", 611, change=_silent(0, masked)),
+        Setting("empty row", 612, change=_silent(1, empty_row)),
+        Setting("no biases", 614, change=_silent(1, no_biases)),
+        Setting(
+            "sizes in another order", 613,
+            {"n": 7, "m": 6, "d": 5, "d_z": 4, "d_k": 9, "d_v": 8, "H": 3}, _silent(1, no_key_bias),
+        ),
+    ),
+)  # fmt: skip
