@@ -26,7 +26,6 @@ import sys
 print("torch" in sys.modules, any(name.startswith("attnmath") for name in sys.modules))
 import gc, os, random, signal, threading, warnings
 import matplotlib, matplotlib.pyplot, numpy, torch
-import torch.nn.attention.bias
 own = ("JPY_", "PYTEST_", "JUPYTER_PATH")
 print(*sorted(f"{k}={v}" for k, v in os.environ.items() if not k.startswith(own)), sep="\\n")
 print(*sys.path, os.getcwd(), *sys.flags, __name__, sys.argv[1:2], sep="\\n")
@@ -98,8 +97,9 @@ def test_a_forked_kernel_says_of_itself_what_an_ordinary_one_says(served):
 def test_it_is_interrupted_and_killed_as_an_ordinary_one(served):
     with kernel("book", served) as (manager, client, run):
         process = int(run("import os; print(os.getpid())"))
-        asked = client.execute("import time; time.sleep(60)")
-        time.sleep(0.2)
+        asked = client.execute("import time; print('it sleeps', flush=True); time.sleep(60)")
+        while "it sleeps" not in client.get_iopub_msg(timeout=10)["content"].get("text", ""):
+            pass
         manager.interrupt_kernel()
         reply = client.get_shell_msg(timeout=10)
         while reply["parent_header"]["msg_id"] != asked:

@@ -24,14 +24,15 @@ import sys
 LIBRARIES = (
     "numpy", "array_api_compat.numpy", "matplotlib.pyplot", "matplotlib.backends.backend_agg",
     "matplotlib.backends.backend_svg", "torch", "torch.nn.attention.bias", "array_api_compat.torch",
-    "ipykernel.kernelapp", "ipykernel.ipkernel", "stack_data", "pygments.lexers.python",
+    "ipykernel.kernelapp", "ipykernel.ipkernel", "ipykernel.debugger", "stack_data", "pygments.lexers.python",
     "pygments.formatters.terminal256",
 )
 OWN = ("JPY_", "PYTEST_")                # variables that differ between kernels
 FORKS = sys.platform == "linux"          # on macOS, Accelerate and Metal break in a forked process
 NAME = "book"
 HERE = os.path.abspath(__file__)
-INLINE = "module://matplotlib_inline.backend_inline"
+MEANWHILE = {"MPLBACKEND": "module://matplotlib_inline.backend_inline",
+             "PYDEVD_DISABLE_FILE_VALIDATION": "1"}     # or the debugger says what it cannot see
 
 
 # ---- what the caller sees ---------------------------------------------------------------------
@@ -120,14 +121,31 @@ def load():
     """The libraries, as a kernel has them: it names this backend before it runs a cell."""
     import importlib
 
-    mine = os.environ.get("MPLBACKEND")
-    os.environ["MPLBACKEND"] = mine or INLINE
+    before = {name: os.environ.get(name) for name in MEANWHILE}
+    for name, value in MEANWHILE.items():
+        os.environ.setdefault(name, value)
     for name in LIBRARIES:
         if not select.select([sys.stdin], [], [], 0)[0]:     # else the command is done already
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
-    if mine is None:
-        del os.environ["MPLBACKEND"]
+    if "matplotlib.backends.backend_svg" in sys.modules:
+        draw()
+    for name in MEANWHILE:
+        if before[name] is None:
+            del os.environ[name]
+
+
+def draw():
+    """A figure that nobody sees: matplotlib finds its fonts and learns its mathematics."""
+    import io
+
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context({"mathtext.fontset": "cm"}):
+        figure = Figure()
+        figure.subplots().set_xlabel("size $d_k$")
+        figure.savefig(io.BytesIO(), format="svg")
 
 
 def become_kernel(connection, environment):
