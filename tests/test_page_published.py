@@ -115,6 +115,63 @@ def test_what_an_err_label_may_not_say(display, words):
     assert words in refusal(display)
 
 
+@pytest.mark.parametrize("display, words", [
+    (r"A_{hj} = (F W + \mathbf 1 c)_h (U_j)^{\mathsf T}", "h runs over the heads"),
+    (r"A_{ij}^{\mathsf T} = A_{ij}", "the transpose of a number"),
+    (r"(F^{\mathsf T} F)^2 = F^{\mathsf T} F F^{\mathsf T} F", "no power of a 3×3 matrix"),
+    (r"i A_{ij} = i (F W + \mathbf 1 c)_i (U_j)^{\mathsf T}", "stands as a factor"),
+    (r"\delta_{ij} = \delta_{ji}", "no letter says how far"),
+    (r"\operatorname{softmax}(A)_{ij} = \exp(A_{ij}) / \sum_j \exp(A_{ij})", "both summed and free"),
+    (r"\operatorname{tr}(\mathbf 1 \mathbf 1^{\mathsf T}) = n", "known lengths"),
+    (r"\frac{\partial A}{\partial W} = 0", "a matrix needs vec"),
+    (r"\operatorname{diag}(\mathbb P) = \mathbf 1", "diag needs a row or a column"),
+    (r"A = \exp(A) / A", "cannot divide by a"),
+    (r"A = \operatorname{attention}(F, U)", "missing 1 required positional argument"),
+    (r"A_{ij} = \sum_{h \in g} A_{ij}", "no groups of heads"),
+])  # fmt: skip
+def test_what_the_page_cannot_read_is_not_ill_typed(display, words):
+    """They may be true: another notation, or another name for an index, would do."""
+    assert words in refusal(display)
+
+
+def test_a_line_that_holds_hides_behind_no_local_name_that_does_not_fit():
+    for lines in (r"G := F U \\ A = (F W + \mathbf 1 c) U^{\mathsf T} \\ A = G",
+                  r"G := F U \\ H := U \\ A = G \\ A = (F W + \mathbf 1 c) H^{\mathsf T}"):  # fmt: skip
+        assert "it holds in the setting" in refusal(rf"\begin{{aligned}} {lines} \end{{aligned}}")
+    assert verdict(r"\begin{aligned} G := F U \\ A = G \end{aligned}").verdict == "ill-typed"
+
+
+def with_setting(display: str, setting: Setting) -> Book:
+    """The page's book with one more setting."""
+    cast = replace(LAYER, settings=(*LAYER.settings, setting))
+    text = f"\n{PAGE}\n\n$$ {display} $$ (err:tested)\n"
+    return Book([read_text(text, "chapters/page.md")], {"page": (cast,)})
+
+
+def test_a_local_name_may_fit_in_one_setting_alone():
+    of = with_setting(r"\begin{aligned} G := F U \\ G = F U \cdot 1 \end{aligned}",
+                      Setting("square", 9, {"m": 3}))  # fmt: skip
+    with pytest.raises(Fault, match="it holds in the setting 'square'"):
+        judge(of, of.displays["err:tested"])
+
+
+def test_a_condition_that_leaves_nothing_shows_nothing():
+    def nothing(values, sizes):
+        no_bias(values, sizes)
+        no_factor(values)
+
+    of = with_setting(r"A = 2 F W U^{\mathsf T} \quad\text{when } F = 0 \text{and } c = 0",
+                      Setting("nothing", 9, change=nothing))  # fmt: skip
+    with pytest.raises(Fault, match="both sides are 0"):
+        judge(of, of.displays["err:tested"])
+
+
+def test_a_bound_that_says_nothing_is_no_correction():
+    of = book(r"\lVert A \rVert \le \lVert F \rVert / 1000")
+    assert judge(of, of.displays["err:tested"]).verdict == "unequal"
+    assert tally(of, of.displays["err:tested"]).corrections == ()
+
+
 def test_a_difference_of_rounding_is_none():
     """Both sides are zero: one of them to rounding only."""
     words = refusal(r"(F W - F W \cdot 3 / 3) U^{\mathsf T} = 0 \cdot A")

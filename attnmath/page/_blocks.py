@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attnmath.page import _values as v
-from attnmath.page._nodes import Node, PageError
+from attnmath.page._nodes import Misfit, Node, PageError
 from attnmath.page._values import Value
 
 
@@ -85,7 +85,7 @@ def _joined(parts: list[Value], axis: int) -> Value:
     lengths = {part.shape[other] for part in parts if not part.free[other]}
     if len(lengths) != 1 or any(part.free[axis] for part in parts):
         shapes = ", ".join(map(v.text, parts))
-        raise PageError("shape", f"a block needs members that fit, not {shapes}")
+        raise Misfit("shape", f"a block needs members that fit, not {shapes}")
     (length,) = lengths
     parts = [p.grown((length, p.shape[1]) if axis else (p.shape[0], length)) for p in parts]
     xp, points = v.library(parts[0].x), np.broadcast_shapes(*(p.x.shape[:-2] for p in parts))

@@ -7,7 +7,7 @@ import numpy as np
 
 from attnmath.page._cast import Cast, Setting, define, locals_of
 from attnmath.page._chapter import Chapter, Display, read
-from attnmath.page._nodes import PageError
+from attnmath.page._nodes import Misfit, PageError
 from attnmath.page._oracles import Independent, NumPyScene
 from attnmath.page._scene import Scene
 from attnmath.page._scope import scope
@@ -15,10 +15,6 @@ from attnmath.page._slopes import loss_gradient
 
 # Free letters once with both signs and once positive, for logarithms and roots.
 FREE = (Setting("signed", 1), Setting("positive", 2))
-
-
-# A published formula may be wrong in these: it is judged, not refused.
-ILL_TYPED = ("shape", "index")
 
 
 class Book:
@@ -90,7 +86,7 @@ class Book:
             except PageError as error:
                 errors.append((sum(map(cast.knows, names)), -len(errors), error))
         _, number, error = max(errors)
-        if display.kind == "err" and error.kind in ILL_TYPED:
+        if display.kind == "err" and isinstance(error, Misfit):  # it is judged, not refused
             return casts[-number]
         raise error
 

@@ -33,7 +33,7 @@ def corrections(book: Book, display: Display, cast: Cast) -> tuple[Counter, tupl
         except PageError as error:
             failing[error.kind] += 1
             continue
-        if touched:
+        if touched and all(set(changed[k].relations) == {"="} for k in touched):
             shown = changed[touched[0]]
             found.setdefault(squeezed(text[shown.start : shown.end]))
     return failing, tuple(found)

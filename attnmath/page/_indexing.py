@@ -5,7 +5,7 @@ from itertools import product
 from typing import Any
 
 from attnmath.page import _values as v
-from attnmath.page._nodes import Node, PageError
+from attnmath.page._nodes import Misfit, Node, PageError
 from attnmath.page._values import Value
 
 
@@ -67,7 +67,7 @@ def _check_ranges(frame: Any, subs: tuple, value: Value) -> None:
     for sub, length in zip(subs, (size for size in value.shape if size > 1)):
         if sub.kind == "name" and frame.ranges.get(sub.args[1], length) != length:
             runs = f"{sub.args[1]} runs to {frame.ranges[sub.args[1]]}"
-            raise PageError("index", f"{runs}, but this axis has {length}", sub.start)
+            raise Misfit("index", f"{runs}, but this axis has {length}", sub.start)
 
 
 def _take(value: Value, indices: tuple, node: Node) -> Value:
@@ -84,7 +84,7 @@ def _take(value: Value, indices: tuple, node: Node) -> Value:
 
 def _inside(i: int, length: int, node: Node) -> None:
     if not 1 <= i <= length:
-        raise PageError("index", f"index {i} of {length}", node.start)
+        raise Misfit("index", f"index {i} of {length}", node.start)
 
 
 def big_value(frame: Any, node: Node) -> Value:

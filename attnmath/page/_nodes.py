@@ -15,7 +15,14 @@ class PageError(Exception):
         self.kind, self.message, self.start = kind, message, start
 
     def __reduce__(self):  # so that it can come from another process
-        return PageError, (self.kind, self.message, self.start)
+        return type(self), (self.kind, self.message, self.start)
+
+
+class Misfit(PageError):
+    """Shapes or indices that cannot fit, however a formula is read: it is ill-typed.
+
+    Any other PageError may come from what this page's notation does not have.
+    """
 
 
 @dataclass(frozen=True)

@@ -5,19 +5,20 @@ formula is ill-typed, or its sides differ by more than `FAILS` of their size. Wh
 condition is met, it must hold as any other display does.
 """
 
+from copy import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from attnmath._tolerance import PAGE
 from attnmath.page import _values as v
-from attnmath.page._book import ILL_TYPED, Book
+from attnmath.page._book import Book
 from attnmath.page._cast import Cast
 from attnmath.page._chapter import Display
 from attnmath.page._evaluate import Frame
-from attnmath.page._nodes import PageError, Statement
+from attnmath.page._nodes import Misfit, PageError, Statement
 from attnmath.page._scene import Scene
-from attnmath.page._trial import Trial, compare
+from attnmath.page._trial import Trial, compare, is_constant
 from attnmath.page._values import plain
 
 FAILS = 1e-3  # of the size of the sides: far above rounding, far below a wrong formula
@@ -49,16 +50,21 @@ class Refuted:
 def refute(book: Book, display: Display, cast: Cast, scenes: tuple) -> Refuted:
     """How a published formula fails; a PageError where it does not."""
     met: dict[int, list[Scene]] = {}
+    shown: set[int] = set()
     errors, comparisons = [], 0
     for scene in scenes:
         held, failed, count = _in_scene(book, display.statements, scene)
         comparisons += count
         errors += failed
+        shown |= {k for k, is_more in held.items() if is_more}
         for k in held:
             met.setdefault(k, []).append(scene)
     if not errors:
         raise PageError("value", "it holds in every setting: label it prp:", 0)
     refuse_unmet(display.statements, met)
+    for k in met.keys() - shown:
+        start = display.statements[k].conditions[0][3]
+        raise PageError("value", "where the condition is met, both sides are 0", start)
     measured = [e for e in errors if e is not None] or [0.0]
     return Refuted(display, cast.name, len(errors), errors.count(None),
                    min(measured), max(measured), sum(map(len, met.values())), comparisons)  # fmt: skip
@@ -78,20 +84,23 @@ def refuse_unmet(statements: tuple, met: dict, only: tuple | None = None) -> Non
             raise PageError("value", "only a degenerate setting meets the condition", start)
 
 
-def _in_scene(book: Book, statements: tuple, scene: Scene) -> tuple[list, list, int]:
-    """The lines whose condition is met, the errors of those that fail, the comparisons."""
+def _in_scene(book: Book, statements: tuple, scene: Scene) -> tuple[dict, list, int]:
+    """The lines whose condition is met, and whether they are more than 0 = 0 there; the errors
+    of those that fail; the comparisons."""
     scene = book.paired(statements, scene)
-    try:
-        trial = Trial(statements, scene)
-    except PageError as error:
-        return [], [_ill_typed(error)], 0
-    met, errors, count = [], [], 0
+    met, errors, count = {}, [], 0
     for k, statement in enumerate(statements):
         if statement.is_local:
             continue
+        try:
+            trial = _trial((*_named(statements[:k], statement), statement), scene)
+        except PageError as error:
+            errors.append(_ill_typed(error))
+            continue
         if statement.conditions and _is_met(trial, statement):
-            count += _holds(trial, statement)
-            met.append(k)
+            sizes = _holds(trial, statement)
+            met[k] = any(sizes)
+            count += len(sizes)
         else:
             count += 1
             error = _failure(trial, replace(statement, conditions=()))
@@ -101,6 +110,28 @@ def _in_scene(book: Book, statements: tuple, scene: Scene) -> tuple[list, list, 
                 raise PageError("value", message, statement.start)
             errors.append(error)
     return met, errors, count
+
+
+def _named(before: tuple, statement: Statement) -> list:
+    """The local definitions that a line uses, by itself or through another."""
+    names = {node.args for node in statement.nodes()}
+    kept: list = []
+    for local in filter(lambda s: s.is_local, reversed(before)):
+        left = local.members[0]
+        if (left.args[0] if left.kind == "index" else left).args in names:
+            kept.insert(0, local)
+            names |= {node.args for node in local.nodes()}
+    return kept
+
+
+def _trial(statements: tuple, scene: Scene) -> Trial:
+    """A local name may fit in this setting, though not where all sizes are distinct."""
+    try:
+        return Trial(statements, scene)
+    except Misfit:
+        own = copy(scene)
+        own.pattern = own
+        return Trial(statements, own)
 
 
 def _is_met(trial: Trial, statement: Statement) -> bool:
@@ -121,14 +152,14 @@ def _is_met(trial: Trial, statement: Statement) -> bool:
     return all(met)
 
 
-def _holds(trial: Trial, statement: Statement) -> int:
-    """How many comparisons hold; a PageError if one does not."""
-    count = 0
+def _holds(trial: Trial, statement: Statement) -> list:
+    """For each comparison whether a side is not zero; a PageError if one does not hold."""
+    found = []
     for frame in trial.frames(statement, ignore=True):
         for a, relation, b in trial.pairs(frame, statement.members, statement.relations):
-            compare(a, relation, b[0])
-            count += 1
-    return count
+            compared = compare(a, relation, b[0])
+            found.append(compared.magnitude > 0 or any(map(is_constant, statement.members)))
+    return found
 
 
 def _failure(trial: Trial, statement: Statement) -> float | None:
@@ -161,5 +192,5 @@ def _largest(trial: Trial, frame: Frame, statement: Statement) -> float:
 
 def _ill_typed(error: PageError) -> None:
     """None for shapes and indices that do not fit; any other error is the page's own."""
-    if error.kind not in ILL_TYPED:
+    if not isinstance(error, Misfit):
         raise error

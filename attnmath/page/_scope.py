@@ -6,7 +6,7 @@ different axes, nor be summed and free in one statement.
 
 from dataclasses import dataclass, field
 
-from attnmath.page._nodes import Node, PageError, Statement
+from attnmath.page._nodes import Misfit, Node, PageError, Statement
 
 
 @dataclass
@@ -63,6 +63,8 @@ def _visit(node: Node, cast, locals_: dict, bound: tuple, found: Scope) -> None:
     elif node.kind == "big":
         _, names, relations, bounds, upper, body = node.args
         if "in" in relations:
+            if "G" not in cast.sizes:
+                raise PageError("index", "this cast has no groups of heads", node.start)
             _mark(bounds[0], "G", cast, bound, found)
         for name in names:
             if name in bound:
@@ -130,4 +132,4 @@ def _mark(sub: Node, axis: str | None, cast, bound: tuple, found: Scope) -> None
             raise PageError("index", message, sub.start)
     if found.axis.setdefault(letter, axis) != axis:
         message = f"index {letter} runs over {found.axis[letter]} and over {axis}"
-        raise PageError("index", message, sub.start)
+        raise Misfit("index", message, sub.start)

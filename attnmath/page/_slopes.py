@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from attnmath.page._nodes import Node, PageError
+from attnmath.page._nodes import Misfit, Node, PageError
 from attnmath.page._values import Value, magnitude
 
 
@@ -61,7 +61,7 @@ def _entries(scene: Any, frame: Any, node: Node) -> tuple:
     for length, axis in zip(shape, scene.cast.letters[letter].axes):
         take = fixed.pop(0) - 1 if fixed and axis != "1" else None
         if take is not None and not 0 <= take < length:
-            raise PageError("index", f"index {take + 1} of {length}", node.start)
+            raise Misfit("index", f"index {take + 1} of {length}", node.start)
         spans.append(range(length) if take is None else (take,))
     entries = list(product(*spans))
     return letter, entries, tuple(map(len, spans))[-2:]

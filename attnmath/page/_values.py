@@ -16,7 +16,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from attnmath._arrays import real
-from attnmath.page._nodes import PageError
+from attnmath.page._nodes import Misfit, PageError
 
 
 def magnitude(x) -> float:
@@ -87,7 +87,7 @@ def match(a: Value, b: Value, what: str) -> tuple[Value, Value]:
     for s, t, f, g in zip(a.shape, b.shape, a.free, b.free):
         if s != t and not f and not g:
             message = f"{what} needs equal shapes, not {text(a)} and {text(b)}"
-            raise PageError("shape", message)
+            raise Misfit("shape", message)
         if f != g and s == t == 1:
             raise PageError("shape", f"{what}: the length of 1 is not fixed by its neighbours")
         shape.append(max(s, t))
@@ -126,7 +126,7 @@ def multiply(a: Value, b: Value) -> Value:
     elif b.free[0]:
         b = Value(*_grow_to(b, (rows, b.shape[1])), (False, b.free[1]))
     elif rows != columns:
-        raise PageError("shape", f"no product of {text(a)} and {text(b)}")
+        raise Misfit("shape", f"no product of {text(a)} and {text(b)}")
     return Value(a.x @ b.x, a.m @ b.m, (a.free[0], b.free[1]))
 
 
@@ -159,8 +159,9 @@ def power(a: Value, exponent: Value) -> Value:
 
 
 def inverse(a: Value) -> Value:
-    if a.shape[0] != a.shape[1] or any(a.free):
-        raise PageError("shape", f"no inverse of a {text(a)} matrix")
+    known(a, "an inverse")
+    if a.shape[0] != a.shape[1]:
+        raise Misfit("shape", f"no inverse of a {text(a)} matrix")
     x = library(a.x).linalg.inv(a.x)
     size = np.abs(plain(x))
     return Value(x, size @ a.m @ size)

@@ -9,7 +9,7 @@ from array_api_compat import array_namespace
 
 import attnmath
 from attnmath.page import _values as v
-from attnmath.page._nodes import PageError
+from attnmath.page._nodes import Misfit, PageError
 from attnmath.page._values import Value, plain
 
 CHECKS = ("attnmath._check", "attnmath._step")  # public, and no formulas
@@ -34,8 +34,10 @@ def call(function: Callable, values: list[Value]) -> Value:
             out = _matrix(function(*(_argument(value.x) for value in values)), len(points))
         else:
             out = np.stack([_at(function, values, k) for k in range(points[0])])
-    except (ValueError, TypeError, IndexError) as error:
+    except TypeError as error:  # as for another number of arguments
         raise PageError("shape", str(error)) from None
+    except (ValueError, IndexError) as error:
+        raise Misfit("shape", str(error)) from None
     largest = 1 + max(float(value.m.max()) for value in values)
     return Value(out, np.full(out.shape, v.magnitude(plain(out)) * largest))
 
@@ -74,7 +76,7 @@ def eye_like(x, eye: np.ndarray):
 def _trace(a: Value) -> Value:
     v.known(a, "tr")
     if a.shape[0] != a.shape[1]:
-        raise PageError("shape", f"no trace of a {v.text(a)} matrix")
+        raise Misfit("shape", f"no trace of a {v.text(a)} matrix")
     return v.total(Value(a.x * eye_like(a.x, np.eye(a.shape[0])), a.m * np.eye(a.shape[0])))
 
 
@@ -92,7 +94,7 @@ def _rank(a: Value) -> Value:
 def _det(a: Value) -> Value:
     v.known(a, "det")
     if a.shape[0] != a.shape[1]:
-        raise PageError("shape", f"no determinant of a {v.text(a)} matrix")
+        raise Misfit("shape", f"no determinant of a {v.text(a)} matrix")
     x = array_namespace(a.x).linalg.det(a.x)[..., None, None]
     return Value(x, np.prod(a.m.sum(1)).reshape((1, 1)))
 
