@@ -26,6 +26,7 @@ import sys
 print("torch" in sys.modules, any(name.startswith("attnmath") for name in sys.modules))
 import gc, os, random, signal, threading, warnings
 import matplotlib, matplotlib.pyplot, numpy, torch
+import torch.nn.attention.bias
 own = ("JPY_", "PYTEST_", "JUPYTER_PATH")
 print(*sorted(f"{k}={v}" for k, v in os.environ.items() if not k.startswith(own)), sep="\\n")
 print(*sys.path, os.getcwd(), *sys.flags, __name__, sys.argv[1:2], sep="\\n")
