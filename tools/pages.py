@@ -62,11 +62,6 @@ def table(head: list[str], rows: list[list]) -> list[str]:
     return [*lines, *("| " + " | ".join(map(cell, row)) + " |" for row in rows), ""]
 
 
-def cited(name: str) -> str:
-    source = SOURCES[name]
-    return f"{{doc}}`{source.name} <{source.chapter}>`"
-
-
 def overview(register: Register) -> str:
     names = [name for name in SOURCES if name != "others"]
     lines = [OVERVIEW]
@@ -76,16 +71,25 @@ def overview(register: Register) -> str:
     rows = []
     for name in names:
         counts = [sum(e["verdict"] == v for e in register.entries[name]) for v in used]
-        rows.append([f"{cited(name)} {{cite}}`{SOURCES[name].cite}`", *counts])
+        rows.append([f"{{doc}}`{SOURCES[name].chapter}` {{cite}}`{SOURCES[name].cite}`", *counts])
     lines += table(["chapter and source", *used], rows)
     for name in names:
         lines += [f"## {SOURCES[name].name}", "", f"The chapter: {{doc}}`{SOURCES[name].chapter}`.", ""]
-        lines += table(
-            ["", "what it says", "verdict", "measured", "evidence"],
-            [[f"{e['id'].partition('-')[2]}", f"{e['says']} ({e['kind']})", f"**{e['verdict']}**",
-              e.get("measured", ""), ", ".join(map(register.link, e.get("evidence", ())))]
-             for e in register.entries[name]])
+        lines += table(["", "what it says", "verdict", "evidence"],
+                       [[e["id"].partition("-")[2], f"{e['says']} ({e['kind']})", judged(e),
+                         ", ".join(map(register.link, e.get("evidence", ())))]
+                        for e in register.entries[name]])
     return "\n".join(lines).rstrip() + "\n"
+
+
+def judged(entry: dict) -> str:
+    """The verdict, and what was measured."""
+    measured = entry.get("measured")
+    return f"**{entry['verdict']}**" + (f": {uncapital(measured)}" if measured else "")
+
+
+def uncapital(text: str) -> str:
+    return text[0].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
 
 
 def errata(register: Register) -> str:
@@ -95,9 +99,9 @@ def errata(register: Register) -> str:
         cite = f" {{cite}}`{SOURCES[name].cite}`" if SOURCES[name].cite else ""
         lines += [f"## {SOURCES[name].name}", "", f"Read in {{doc}}`{SOURCES[name].chapter}`{cite}.", ""]
         lines += table(
-            ["published", "verdict", "measured", "what holds", "the check"],
+            ["published", "verdict, and what holds", "the check"],
             [[(f"{e['text']}, {e['where']}: " if "text" in e else "") + e["says"],
-              f"**{e['verdict']}**", e["measured"], e["corrected"],
+              f"{judged(e).rstrip('.')}. *Holds:* {uncapital(e['corrected'])}",
               ", ".join(register.link(one) + fails(register, one) for one in e["evidence"])]
              for e in found])
     return "\n".join(lines).rstrip() + "\n"

@@ -35,10 +35,10 @@ class Source(NamedTuple):
 
 
 SOURCES = {
-    "blog": Source("source_blog", "longx2022gradient", "The blog that validates W^Q"),
-    "question": Source("source_question", "stackexchange2020gradient", "The question and its answer"),
-    "sdpa": Source("source_sdpa", "coder1479sdpa", "Attention, line by line"),
-    "merge": Source("source_merge", "attentionsimplified", "Attention from scratch"),
+    "blog": Source("source_blog", "longx2022gradient", "A blog that validates $W^Q$"),
+    "question": Source("source_question", "stackexchange2020gradient", "A question and its answer"),
+    "sdpa": Source("source_sdpa", "coder1479sdpa", "PyTorch's attention, line by line"),
+    "merge": Source("source_merge", "attentionsimplified", "Attention from scratch, and a merge"),
     "columns": Source("source_columns", "mathstackexchangecolumns", "Derivatives by columns"),
     "others": Source("other_texts", "", "Other public texts"),
 }
