@@ -31,10 +31,10 @@ class Model(NamedTuple):
     sums: float  # of products and sums inside a matrix product or a row sum
     entries: float  # of all that is done entry by entry: scale, bias, exp, P * (dP - D)
     stored: float  # of P and dA where they are factors, of O and of the gradients
-    least_sum: float  # 0 where underflow is too far away to matter: only float16 has one
+    least_sum: float  # of the three kinds of roundings, in the same order
     least_entry: float
     least_stored: float
-    least_weight: float  # of exp, which underflows in every format; it may give 0
+    least_weight: float  # of exp
 
 
 def unit_roundoff(dtype: Any) -> float:
@@ -55,7 +55,8 @@ def nearest(x: Array, dtype: Any) -> np.ndarray:
     x (...), dtype -> y (...)
 
     Rounded once, also to bfloat16, which NumPy does not have; inf where x is too large. A
-    tensor of PyTorch is read as an array. Raises ValueError for another dtype.
+    tensor of PyTorch is read as an array. Raises ValueError for another dtype, TypeError for
+    complex numbers.
     Derived in chapters/rounding.md.
     """
     form = _format("nearest", "dtype", dtype)
@@ -73,7 +74,8 @@ def ratio(got: Array, want: Array, bound: Array) -> float:
     got (...), want (...), bound (...) -> r ()
 
     Equal entries have no error, infinite ones too; NaN has an infinite one, and so has what
-    differs where the bound is 0. Raises ValueError unless the three shapes are equal.
+    differs where the bound is 0. Raises ValueError unless the three shapes are equal, or if a
+    bound is below 0; TypeError for complex numbers.
     Derived in chapters/rounding.md.
     """
     got, want, bound = map(_numpy, (got, want, bound))
@@ -82,6 +84,8 @@ def ratio(got: Array, want: Array, bound: Array) -> float:
             raise ValueError(
                 f"ratio: {name} has shape {x.shape}; it needs {want.shape}, the shape of want"
             )
+    if np.any(bound < 0):
+        raise ValueError("ratio: a bound is below 0")
     with np.errstate(invalid="ignore", divide="ignore"):
         error = np.where(got == want, 0.0, np.abs(got - want))
         r = np.where(error == 0, 0.0, error / bound)
@@ -99,12 +103,15 @@ def model(function: str, dtype: Any, accumulate: Any, fused: bool) -> Model:
         )
     formats = wide, wide if fused else form, form
     own = 2.0**-53  # of the float64 numbers that the bound is computed beside
-    steps = [2.0**-24 if f.digits == 11 else 0.0 for f in formats]
-    return Model(*(2.0**-f.digits + own for f in formats), *steps, max(steps[1], 2.0 ** formats[1].low))
+    # Below its least power of two a number may become 0; float16 keeps its steps, also of exp.
+    steps = [2.0**-24 if f.digits == 11 else 2.0**f.low for f in formats]
+    return Model(*(2.0**-f.digits + own for f in formats), *steps, steps[1])
 
 
 def float64(x: Array) -> Array:
     """x in float64: a tensor of PyTorch without its graph, an array of NumPy otherwise."""
+    if is_torch_array(x) and x.is_complex() or not is_torch_array(x) and np.iscomplexobj(x):
+        raise TypeError("numbers that are rounded are real, and these are complex")
     return x.detach().double() if is_torch_array(x) else np.asarray(x, dtype=np.float64)
 
 

@@ -127,6 +127,15 @@ def test_another_environment_has_a_kernel_of_its_own(served, more):
     assert seen == "True False\n"
 
 
+@forked
+@pytest.mark.parametrize("said", [b"", b'{"arguments":'])
+def test_who_asks_for_a_kernel_and_goes_leaves_none_behind(said):
+    code = (f"import socket, sys; sys.path.insert(0, {str(TOOL.parent)!r}); import kernels\n"
+            f"one, other = socket.socketpair(); other.sendall({said!r}); other.close()\n"
+            "kernels.become_kernel(one, {})")
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=10)
+
+
 def test_a_system_that_does_not_fork_has_ordinary_kernels(monkeypatch):
     monkeypatch.setattr(kernels, "FORKS", False)
     with kernels.serving(ENVIRONMENT) as environment:

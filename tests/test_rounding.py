@@ -91,6 +91,12 @@ def test_ratio_counts_in_bounds():
     assert ratio(torch.ones(2, requires_grad=True), np.ones(2), torch.zeros(2)) == 0
     with pytest.raises(ValueError, match=r"^ratio: got has shape \(2,\); it needs \(3,\)"):
         ratio(np.ones(2), np.ones(3), np.ones(3))
+    with pytest.raises(ValueError, match="ratio: a bound is below 0"):
+        ratio(np.ones(1), np.zeros(1), -np.ones(1))
+    for x in (np.array([1 + 5j]), torch.tensor([1 + 5j])):
+        for refused in (lambda x: ratio(x, np.ones(1), np.ones(1)), lambda x: nearest(x, "float32")):
+            with pytest.raises(TypeError, match="real, and these are complex"):
+                refused(x)
 
 
 # ---- correct programs lie inside ----------------------------------------------------------------
@@ -246,6 +252,18 @@ def test_small_numbers_of_float16_are_allowed_for():
         bound = rounding.attention_vjp(dO, *x, dtype=dtype, **WIDE).dQ
         want = attnmath.attention_vjp(dO, *x).dQ
         assert 0 < abs(want).max() < 2.0**-24 and (ratio(0 * want, want, bound) <= 1) == inside
+
+
+def test_small_numbers_of_float32_are_allowed_for():
+    """Products of small numbers become zero; what does not come near stays as it was."""
+    for sizes in ((1e-20, 1, 1, 1e-25), (1e-30, 1, 1e-15, 1), (1e-22, 1e-10, 1, 1e-12)):
+        *x, B, gamma = problem("float32", 6, 8, 4, 3, seed=4)
+        x = [(size * a).astype(np.float32) for size, a in zip(sizes, x)]
+        back = attnmath.attention_vjp(*x, gamma=gamma)
+        want = attnmath.attention_vjp(*(a.astype(float) for a in x), gamma=gamma)
+        bound = rounding.attention_vjp(*x, gamma=gamma, dtype="float32")
+        assert (back.dQ != want.dQ).any()
+        assert all(ratio(*three) <= 1 for three in zip(back[:3], want, bound))
 
 
 # ---- what the functions take --------------------------------------------------------------------

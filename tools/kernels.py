@@ -157,7 +157,10 @@ def become_kernel(connection, environment):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     message, files, _, _ = socket.recv_fds(connection, 1 << 20, 3)
     while not message.endswith(b"\n"):
-        message += connection.recv(1 << 20)
+        more = connection.recv(1 << 20)
+        if not more:                                 # who asked is gone
+            return
+        message += more
     request = json.loads(message)
     for number, file in enumerate(files):
         os.dup2(file, number)
