@@ -47,9 +47,11 @@ CHEAT_HEAD = f"""# Cheat sheet
 {MADE}
 
 Every gradient of a layer of attention, for the three kinds of attention in a transformer. Rows are
-tokens: $X$ ($n \\times d$) makes the queries, $Z$ ($m \\times d_z$) the keys and values. $dX$ is
-the gradient of the loss with respect to $X$, and has its shape; $dY$ is given. Sums over a batch
-are understood for weights and biases. A row of $B$ may hold $-\\infty$: a mask changes no formula.
+tokens: $X$ ($n \\times d$) makes the queries, $Z$ ($m \\times d_z$) the keys and values. $h$ runs over
+the heads, $\\gamma$ is the scale ($1/\\sqrt{{d_k}}$ unless said) and $B$ the mask or bias, whose entries
+may be $-\\infty$: a mask changes no formula. $dX$ is the gradient of the loss with respect to $X$, and
+has its shape; $dY$ is given. $\\circ$ multiplies entry by entry, $\\operatorname{{rowsum}}$ sums each row to
+a column, $\\mathbf 1$ is a column of ones.
 """
 
 
