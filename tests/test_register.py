@@ -16,9 +16,9 @@ TEXT = """# A chapter
 
 ## Run as stated
 
-```python
-assert 1 + 1 == 2
+```{code-cell} ipython3
 # no heading
+assert 1 + 1 == 2
 ```
 
 ### Below it
@@ -29,7 +29,22 @@ $$ (err:slip)
 
 ## Words only
 
-Nothing.
+We assert nothing.
+
+```{code-cell} ipython3
+1 + 1  # assert, or check_vjp(f)
+```
+
+```python
+assert 1 + 1 == 2
+```
+
+## Raised
+
+```{code-cell} ipython3
+:tags: [raises-exception]
+1 / 0
+```
 """
 LEDGER = "| {eq}`err:slip` err:slip | {eq}`prp:a` | 8 of 8 | error 0.5 | none |\n"
 ENTRY = {"id": "blog-01", "kind": "formula", "says": "A is B", "verdict": "wrong",
@@ -79,6 +94,7 @@ def test_an_entry_with_its_evidence_passes(book):
     ({"evidence": ["source_none#words-only"]}, "no heading source_none#words-only"),
     ({"evidence": ["source_blog#words-only"]}, "nothing is asserted below source_blog#words-only"),
     ({"evidence": ["source_blog#no-heading"]}, "no heading source_blog#no-heading"),
+    ({"evidence": ["err:slip", "source_blog#raised", "source_blog#words-only"]}, "asserted below source_blog#words"),
     ({"verdict": "true"}, "verdict 'true', and the engine found 'wrong': error 0.5"),
     ({"verdict": "conditional"}, "verdict 'conditional', and the engine found 'wrong'"),
     ({"evidence": ["source_blog#run-as-stated"]}, "err:slip: no entry of the register has it"),
@@ -91,6 +107,16 @@ def test_a_conditional_formula_is_not_simply_wrong(book):
     conditional = LEDGER.replace("error 0.5", "conditional: error 0.5")
     faults = book(ENTRY, ledger=conditional).faults()
     assert any("the engine found 'conditional'" in fault for fault in faults)
+
+
+def test_a_formula_that_the_ledger_does_not_have_is_told(book):
+    for verdict in ("wrong", "true"):
+        faults = book({**ENTRY, "verdict": verdict}, ledger="").faults()
+        assert any("the ledger does not say how err:slip fails" in fault for fault in faults)
+
+
+def test_what_raises_is_evidence(book):
+    assert book({**ENTRY, "evidence": ["err:slip", "source_blog#raised"]}).faults() == []
 
 
 def test_a_source_without_entries_is_told(book):

@@ -23,6 +23,8 @@ VERDICTS = {
 ERRATA = ("conditional", "wrong", "vacuous")  # what the errata list
 NEEDED = ("id", "kind", "says", "verdict")
 LABEL = re.compile(r"\$\$ \(((?:eq|why|prp|err):\w+)\)[ \t]*$", re.M)
+CELL = re.compile(r"^(`{3,})\{code-cell\}.*?^\1[ \t]*$", re.M | re.S)
+ASSERTS = re.compile(r"^\s*assert\b|^[^#\n]*\bcheck_\w*jp\(|^:tags:.*\braises-exception\b", re.M)
 KEYS = (*NEEDED, "evidence", "measured", "corrected", "text", "where")
 
 
@@ -130,11 +132,14 @@ class Register:
         if ":" in one:
             if one not in self.labels:
                 yield f"no display {one}"
+            elif one.startswith("err:") and one not in self.failing:
+                yield f"the ledger does not say how {one} fails; run make ledger"
             return
         stem, _, anchor = one.partition("#")
         if anchor not in self.sections.get(stem, {}):
             yield f"no heading {one}"
             return
         body = self.sections[stem][anchor][1]
-        if not re.search(r"\bassert\b|check_\wjp\(|raises-exception", body) and not LABEL.search(body):
+        cells = (cell.group() for cell in CELL.finditer(body))
+        if not any(map(ASSERTS.search, cells)) and not LABEL.search(body):
             yield f"nothing is asserted below {one}"
