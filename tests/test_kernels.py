@@ -7,6 +7,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import nbformat
 import pytest
 from jupyter_client.manager import KernelManager
 from nbval.kernel import CURRENT_ENV_KERNEL_NAME, NbvalKernelspecManager
@@ -134,6 +135,18 @@ def test_who_asks_for_a_kernel_and_goes_leaves_none_behind(said):
             f"one, other = socket.socketpair(); other.sendall({said!r}); other.close()\n"
             "kernels.become_kernel(one, {})")
     subprocess.run([sys.executable, "-c", code], check=True, timeout=10)
+
+
+@forked
+def test_the_workers_of_pytest_have_forked_kernels(served, tmp_path):
+    output = nbformat.v4.new_output("stream", name="stdout", text="True\n")
+    cell = nbformat.v4.new_code_cell("import sys; print('torch' in sys.modules)", execution_count=1,
+                                     outputs=[output])
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "probe.ipynb")
+    command = [sys.executable, "-m", "pytest", "-q", "-n1", "--nbval", "--nbval-kernel-name=book",
+               "-p", "no:cacheprovider", tmp_path]
+    done = subprocess.run(command, cwd=tmp_path, env=served, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 def test_a_system_that_does_not_fork_has_ordinary_kernels(monkeypatch):
