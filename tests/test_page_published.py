@@ -141,6 +141,16 @@ def test_a_line_that_holds_hides_behind_no_local_name_that_does_not_fit():
     assert verdict(r"\begin{aligned} G := F U \\ A = G \end{aligned}").verdict == "ill-typed"
 
 
+def test_each_line_has_the_loss_that_it_speaks_of():
+    """On both outputs together, W and c would get gradients from both."""
+    cast = replace(LAYER, letters={**LAYER.letters, "Y": Letter(("n", "d_v"), "prp:sum")}, outputs=("A", "Y"))
+    page = PAGE + "\n\n$$ Y = F W + \\mathbf 1 c $$ (prp:sum)"
+    lines = r"dW = F^{\mathsf T} dA\, U, \quad dc = \mathbf 1^{\mathsf T} dY"
+    of = Book([read_text(f"\n{page}\n\n$$ {lines} $$ (err:tested)\n", "chapters/page.md")], {"page": (cast,)})
+    with pytest.raises(Fault, match="it holds in the setting"):
+        judge(of, of.displays["err:tested"])
+
+
 def with_setting(display: str, setting: Setting) -> Book:
     """The page's book with one more setting."""
     cast = replace(LAYER, settings=(*LAYER.settings, setting))

@@ -109,10 +109,14 @@ class Book:
 
     def paired(self, statements: tuple, scene: Scene) -> Scene:
         """The loss of a display pairs the outputs whose cotangents stand in it."""
-        rows, loss = scene.cast.rows, scene.cast.loss
+        return scene.paired(self.outputs(statements, scene.cast))
+
+    def outputs(self, statements: tuple, cast: Cast) -> tuple[str, ...]:
+        """The outputs whose cotangents stand in these lines."""
+        rows, loss = cast.rows, cast.loss
         nodes = [n for s in statements for n in s.nodes()]
         names = {n.args for n in nodes if n.kind == "name"}
         plain = (loss_gradient(n, loss) for n in nodes if n.kind == "partial")
         names |= {n.args for found in plain if found for n in found.walk() if n.kind == "name"}
         named = {rows.get(letter, letter) for prefix, letter in names if prefix == "d"}
-        return scene.paired(tuple(o for o in scene.cast.outputs if o in named))
+        return tuple(o for o in cast.outputs if o in named)

@@ -87,13 +87,15 @@ def refuse_unmet(statements: tuple, met: dict, only: tuple | None = None) -> Non
 def _in_scene(book: Book, statements: tuple, scene: Scene) -> tuple[dict, list, int]:
     """The lines whose condition is met, and whether they are more than 0 = 0 there; the errors
     of those that fail; the comparisons."""
-    scene = book.paired(statements, scene)
+    all_outputs = book.outputs(statements, scene.cast)
     met, errors, count = {}, [], 0
     for k, statement in enumerate(statements):
         if statement.is_local:
             continue
+        lines = (*_named(statements[:k], statement), statement)
+        outputs = book.outputs(lines, scene.cast) or all_outputs
         try:
-            trial = _trial((*_named(statements[:k], statement), statement), scene)
+            trial = _trial(lines, scene.paired(outputs))
         except PageError as error:
             errors.append(_ill_typed(error))
             continue
