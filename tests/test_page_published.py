@@ -74,6 +74,8 @@ def refusal(display: str, label: str = "err:tested") -> str:
     (r"\frac{\partial f}{\partial W} = X^{\mathsf T} dA\, U \quad\text{when } X = F", "conditional"),
     (r"A = F W U", "ill-typed"),
     (r"dW = U^{\mathsf T} dA", "ill-typed"),
+    (r"dc = dA\, U", "ill-typed"),
+    (r"A = F W U^{\mathsf T} + F W", "ill-typed"),
     (r"A_{ij} = \sum_l F_{il} (W U^{\mathsf T})_{lj} - \sum_p c_p U_{jp}", "conditional?"),
     (r"\frac{\partial f}{\partial U} = 2 \frac{\partial f}{\partial A}^{\mathsf T} F W", "unequal"),
     (r"dW = X^{\mathsf T} dA\, U \cdot 2", "ill-typed or unequal"),
@@ -126,6 +128,8 @@ def test_what_an_err_label_may_not_say(display, words):
     (r"\frac{\partial A}{\partial W} = 0", "a matrix needs vec"),
     (r"\operatorname{diag}(\mathbb P) = \mathbf 1", "diag needs a row or a column"),
     (r"A = \exp(A) / A", "cannot divide by a"),
+    (r"A = (F W + c) U^{\mathsf T}", "'+' needs equal shapes, not 4×2 and 1×2"),
+    (r"X = F W \circ \operatorname{rowsum}(F)", "'∘' needs equal shapes"),
     (r"A = \operatorname{attention}(F, U)", "missing 1 required positional argument"),
     (r"A_{ij} = \sum_{h \in g} A_{ij}", "no groups of heads"),
 ])  # fmt: skip

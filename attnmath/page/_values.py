@@ -79,6 +79,14 @@ def text(value: Value) -> str:
     return "×".join(sizes)
 
 
+SPREADS = ("'+'", "'-'", "'∘'")  # to which others give a row or a column that meets a matrix
+
+
+def _spread(a: Value, b: Value) -> bool:
+    """Whether one could be repeated to the other's shape; this page writes 1 b for it."""
+    return all(s == t or 1 in (s, t) for s, t in zip(a.shape, b.shape))
+
+
 def match(a: Value, b: Value, what: str) -> tuple[Value, Value]:
     """Both grown to one shape; nothing else broadcasts."""
     if a.free == b.free and a.shape == b.shape:
@@ -87,7 +95,8 @@ def match(a: Value, b: Value, what: str) -> tuple[Value, Value]:
     for s, t, f, g in zip(a.shape, b.shape, a.free, b.free):
         if s != t and not f and not g:
             message = f"{what} needs equal shapes, not {text(a)} and {text(b)}"
-            raise Misfit("shape", message)
+            kind = PageError if what in SPREADS and _spread(a, b) else Misfit
+            raise kind("shape", message)
         if f != g and s == t == 1:
             raise PageError("shape", f"{what}: the length of 1 is not fixed by its neighbours")
         shape.append(max(s, t))
