@@ -180,6 +180,11 @@ def test_a_condition_that_leaves_nothing_shows_nothing():
         judge(of, of.displays["err:tested"])
 
 
+def test_what_holds_for_any_matrices_is_no_correction():
+    of = book(r"(F W) U^{\mathsf T} = 2 F (W U^{\mathsf T})")
+    assert tally(of, of.displays["err:tested"]).corrections == ()
+
+
 def test_a_bound_that_says_nothing_is_no_correction():
     of = book(r"\lVert A \rVert \le \lVert F \rVert / 1000")
     assert judge(of, of.displays["err:tested"]).verdict == "unequal"

@@ -7,7 +7,7 @@ from itertools import chain
 from attnmath.page._book import Book
 from attnmath.page._cast import Cast
 from attnmath.page._chapter import Display
-from attnmath.page._judge import hold
+from attnmath.page._judge import hold, steps
 from attnmath.page._mutations import inverses, misprints, squeezed
 from attnmath.page._nodes import PageError
 from attnmath.page._syntax import parse
@@ -33,7 +33,7 @@ def corrections(book: Book, display: Display, cast: Cast) -> tuple[Counter, tupl
         except PageError as error:
             failing[error.kind] += 1
             continue
-        if touched and all(set(changed[k].relations) == {"="} for k in touched):
+        if touched and _says_something(book, bare, cast, touched):
             shown = changed[touched[0]]
             found.setdefault(squeezed(text[shown.start : shown.end]))
     return failing, tuple(found)
@@ -48,3 +48,11 @@ def _touched(changed: tuple, published: tuple) -> tuple:
     if any(changed[k].is_local for k in touched):
         return tuple(k for k, statement in enumerate(changed) if not statement.is_local)
     return touched
+
+
+def _says_something(book: Book, statements: tuple, cast: Cast, touched: tuple) -> bool:
+    """Not a bound, which may be far from sharp; and not what holds for any matrices."""
+    if any(set(statements[k].relations) != {"="} for k in touched):
+        return False
+    lines = tuple(s for k, s in enumerate(statements) if s.is_local or k in touched)
+    return steps(book, lines, cast)[0] > 0
