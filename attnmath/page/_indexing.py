@@ -37,6 +37,16 @@ def _local(frame: Any, node: Node, indices: tuple) -> Value:
 
 
 def index_value(frame: Any, node: Node) -> Value:
+    try:
+        return _entry(frame, node)
+    except Misfit as error:
+        if error.kind == "index" and any(sub.kind == "sum" for sub in node.args[1]):
+            # x_{i-1} has no first one: a formula may mean only those that there are
+            raise PageError("index", error.message, error.start) from None
+        raise
+
+
+def _entry(frame: Any, node: Node) -> Value:
     base, subs = node.args
     indices = tuple(map(frame.integer, subs))
     if base.kind != "name":
