@@ -18,11 +18,11 @@ from attnmath.page._book import Book  # noqa: E402
 from attnmath.page._trial import Trial  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
-MADE = "This page is made by `make pages`: nothing on it is typed by hand."
+MADE = "This page is made by `make pages`, from {}."
 
 OVERVIEW = f"""# What the sources say
 
-{MADE}
+{MADE.format("the register of claims, `chapters/register`")}
 
 Five public documents asked the questions that this book answers. Their authors published when
 nobody else did, and most of what they say is right. Each has a chapter, which runs what it claims,
@@ -33,7 +33,7 @@ conditional, there and elsewhere, is collected in the {{doc}}`errata`.
 
 ERRATA_HEAD = f"""# Errata
 
-{MADE}
+{MADE.format("the register of claims, `chapters/register`, and from the {doc}`ledger`")}
 
 Published statements that are wrong, that hold only under a condition which their text does not
 state, or that rest on a check which cannot fail. Each row links to the check that fails. A formula
@@ -44,7 +44,7 @@ also the changes of one symbol are listed that make it true.
 
 CHEAT_HEAD = f"""# Cheat sheet
 
-{MADE}
+{MADE.format("the displays of the chapters, their casts and their labels")}
 
 Every gradient of a layer of attention, for the three kinds of attention in a transformer. Rows are
 tokens: $X$ ($n \\times d$) makes the queries, $Z$ ($m \\times d_z$) the keys and values. $h$ runs over
