@@ -229,5 +229,7 @@ def frobenius(a: Value) -> Value:
 
 def spectral(a: Value) -> Value:
     known(a, "a norm")
+    if not np.isfinite(plain(a.x)).all():  # LAPACK would print that it may not see it
+        raise PageError("value", "a norm of what is not finite")
     x = library(a.x).linalg.svdvals(a.x).max().reshape((1, 1))
     return Value(x, ((a.m * a.m).sum() ** 0.5)[None, None])
