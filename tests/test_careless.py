@@ -30,7 +30,7 @@ PAIRS = "tools/nb.py check"
 MADE = "tools/pages.py check"
 NOTEBOOKS = "tools/nb.py run"
 NBVAL = "-m pytest --quiet --nbval --nbval-current-env --nbval-cell-timeout=60"
-BOOK = "-c 'from jupyter_book.cli.main import main; main()' build . -q -W -n --keep-going"
+BOOK = "-c 'import gc; gc.disable(); from jupyter_book.cli.main import main; main()' build . -q -W -n --keep-going"
 
 SOFTMAX = "chapters/softmax.md"
 

@@ -9,8 +9,10 @@ from attnmath._tolerance import PAGE
 from attnmath.page._book import Book
 from attnmath.page._casts import CHAPTERS
 from attnmath.page._chapter import Fault
+from attnmath.page._evaluate import Frame
 from attnmath.page._judge import judge
 from attnmath.page._oracles import NumPyScene, TorchScene
+from attnmath.page._syntax import parse
 from attnmath.page._values import plain
 from page_book import HEAD, book, last
 
@@ -78,7 +80,7 @@ def test_the_slip_is_reported_at_its_step():
 def test_steps_are_told_apart():
     chain = r"\langle dO, P V \rangle = \langle dO\, V^{\mathsf T}, P \rangle = \langle dP, P \rangle"
     one = book(chain, "why:tested")
-    verdict = judge(one, last(one))
+    verdict = judge(one, last(one), counted=True)
     assert (verdict.algebra, verdict.facts) == (1, 1)
 
 
@@ -187,3 +189,14 @@ def test_the_complex_step_scene_takes_no_difference():
     assert _oracles.STEP < 1e-20 and isinstance(scene, NumPyScene)
     second = plain(one.scenes(HEAD, TorchScene)[0].paired(("O",)).letter("d", "Q"))
     assert np.abs(first - second).max() < 1e-14
+
+
+def test_torchs_letters_are_compared_as_numbers_and_if_need_be_in_torch():
+    one = book()
+    scene = one.scenes(HEAD, TorchScene)[0]
+    node = parse(r"dO\, V^{\mathsf T} = 0")[0].members[0]
+    alone = scene.by_itself()
+    numbers, tensor = (Frame(s, {}).evaluate(node).x for s in (scene, alone))
+    assert isinstance(numbers, np.ndarray) and isinstance(tensor, torch.Tensor)
+    assert np.allclose(numbers, tensor.detach(), rtol=1e-14)
+    assert alone.by_itself() is None and one.scenes(HEAD)[0].by_itself() is None

@@ -3,6 +3,7 @@
 import argparse
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from attnmath.page._book import Book
@@ -43,7 +44,9 @@ def check(book: Book, options, wanted: set[str]) -> int:
     return 1 if faults else 0
 
 
-def check_book(book: Book, root: Path, wanted: set[str]) -> tuple[list, list]:
+def check_book(
+    book: Book, root: Path, wanted: set[str], counted: bool = False
+) -> tuple[list, list]:
     """Every display of the chapters wanted, or of all; labels, functions, listings, tests."""
     faults = [fault for chapter in book.chapters for fault in chapter.faults]
     faults += label_faults(book, root)
@@ -51,7 +54,7 @@ def check_book(book: Book, root: Path, wanted: set[str]) -> tuple[list, list]:
         faults = [f for f in faults if Path(str(f).partition(":")[0]).stem in wanted]
     chapters = [c for c in book.chapters if not wanted or c.stem in wanted]
     displays = [d for c in chapters for d in c.displays]
-    found = each_cast(verdict_or_fault, book, root, displays)
+    found = each_cast(partial(verdict_or_fault, counted=counted), book, root, displays)
     faults += [one for one in found if isinstance(one, Fault)]
     return [one for one in found if not isinstance(one, Fault)], faults
 
@@ -76,7 +79,7 @@ def ledger(book: Book, options, wanted: set[str]) -> int:
         for name in old:
             print(f"chapters/ledger.md is stale: {name} has changed; run make ledger")
         return 1 if old else 0
-    verdicts, faults = check_book(book, options.root, set())
+    verdicts, faults = check_book(book, options.root, set(), counted=True)
     if faults:
         print("\n".join(map(str, faults)))
         return 1

@@ -21,7 +21,7 @@ def name_value(frame: Any, node: Node) -> Value:
             return frame.constant(float(size))
     if letter in frame.scene.cast.rows:
         raise PageError("index", f"{letter} is a row: it needs its index", node.start)
-    array = frame.scene.letter(prefix, letter)
+    array = frame.scene.seen(prefix, letter)
     if frame.scene.axes_of(letter, array)[1]:
         raise PageError("index", f"{letter} is a family: it needs its index", node.start)
     return Value(array, frame.scene.magnitude(array, array.shape[-2:]))
@@ -55,7 +55,7 @@ def _entry(frame: Any, node: Node) -> Value:
         return _take(value, indices, node)
     if base.args in frame.locals:
         return _local(frame, base, indices)
-    whole = array = frame.scene.letter(*base.args)
+    whole = array = frame.scene.seen(*base.args)
     points, family = frame.scene.axes_of(base.args[1], array)
     for _ in range(family):
         if not indices:

@@ -24,23 +24,23 @@ class Verdict:
     scenes: int
     comparisons: int
     error: float  # relative to the magnitude that was summed up
-    facts: int  # steps that hold for the letters of the cast only
-    algebra: int  # steps that hold for any matrices of these shapes
+    facts: int | None = None  # steps that hold for the letters of the cast only
+    algebra: int | None = None  # steps that hold for any matrices of these shapes
 
 
-def judge(book: Book, display: Display) -> Verdict | Refuted:
+def judge(book: Book, display: Display, counted: bool = False) -> Verdict | Refuted:
     """The verdict on a display that holds; a Fault at its place for one that does not.
 
-    A published formula (err:) has to fail.
+    A published formula (err:) has to fail. Facts and algebra are told apart if asked for.
     """
     try:
         with np.errstate(all="ignore"):
-            return _judge(book, display)
+            return _judge(book, display, counted)
     except PageError as error:
         raise display.fault(error) from None
 
 
-def _judge(book: Book, display: Display) -> Verdict | Refuted:
+def _judge(book: Book, display: Display, counted: bool) -> Verdict | Refuted:
     statements = display.statements
     cast = book.cast_of(display)
     scenes = book.scenes(cast) + book.scenes(cast, TorchScene)
@@ -48,8 +48,8 @@ def _judge(book: Book, display: Display) -> Verdict | Refuted:
         refuse_idle(statements)
         return refute(book, display, cast, scenes)
     found = hold(book, display.label, statements, scenes)
-    facts, algebra = steps(book, statements, cast)
-    return Verdict(display, cast.name, len(scenes), *found, facts, algebra)
+    told = steps(book, statements, cast) if counted else ()
+    return Verdict(display, cast.name, len(scenes), *found, *told)
 
 
 def hold(
@@ -65,7 +65,7 @@ def hold(
     for scene in scenes:
         scene = book.paired(statements, scene)
         largest: dict = {}
-        for k, compared in Trial(statements, scene).run(only):
+        for k, compared in _compared(statements, scene, only):
             comparisons, worst = comparisons + 1, max(worst, compared.error)
             met.setdefault(k, []).append(scene)
             largest[k] = max(largest.get(k, 0.0), compared.magnitude)
@@ -73,6 +73,17 @@ def hold(
             worst = max(worst, check_function(label[3:], statements, scene, largest))
     refuse_unmet(statements, met, only)
     return comparisons, worst
+
+
+def _compared(statements: tuple, scene: Scene, only: tuple | None) -> list:
+    """All comparisons in a scene; in its own arithmetic where another's rounds too far from it."""
+    try:
+        return list(Trial(statements, scene).run(only))
+    except PageError as error:
+        again = scene.by_itself()
+        if again is None or error.kind != "value":
+            raise
+        return list(Trial(statements, again).run(only))
 
 
 def refuse_idle(statements: tuple) -> None:
@@ -121,8 +132,10 @@ def _is_free(statements: tuple, k: int, i: int, scene: Scene) -> bool:
         return False
 
 
-def verdict_or_fault(book: Book, display: Display) -> Verdict | Refuted | Fault:
+def verdict_or_fault(
+    book: Book, display: Display, counted: bool = False
+) -> Verdict | Refuted | Fault:
     try:
-        return judge(book, display)
+        return judge(book, display, counted)
     except Fault as fault:
         return fault

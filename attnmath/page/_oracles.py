@@ -1,5 +1,6 @@
 """Two oracles that share no line of differentiation, and one that knows no fact at all."""
 
+from copy import copy
 from math import prod
 
 import numpy as np
@@ -8,7 +9,7 @@ from attnmath.page._evaluate import Frame
 from attnmath.page._nodes import Node, PageError
 from attnmath.page._scene import Scene
 from attnmath.page._slopes import slope_shape
-from attnmath.page._values import Value, magnitude
+from attnmath.page._values import Value, magnitude, plain
 
 STEP = 1e-30  # of the complex step: no difference is taken, so it can be this small
 
@@ -55,7 +56,13 @@ class NumPyScene(Scene):
 
 
 class TorchScene(Scene):
-    """Derivatives by torch's autograd, in float64."""
+    """Derivatives by torch's autograd, in float64.
+
+    The letters are made, and differentiated, in torch. What compares them computes with their
+    numbers in NumPy, which is sooner done; a view, which is differentiated, does not.
+    """
+
+    is_alone = False  # frames compute in torch as well
 
     def start(self) -> None:
         import torch
@@ -67,18 +74,37 @@ class TorchScene(Scene):
         }
 
     def array(self, x):
+        return self.own(x) if self.is_view or self.is_alone else np.asarray(x, dtype=float)
+
+    def by_itself(self) -> "TorchScene | None":
+        scene = copy(self)
+        scene.is_alone = True
+        return None if self.is_alone else scene
+
+    def own(self, x):
         if isinstance(x, self.torch.Tensor):
             return x
         return self.torch.tensor(np.asarray(x), dtype=self.torch.float64)
 
+    def seen(self, prefix: str, letter: str):
+        x = self.letter(prefix, letter)
+        if self.is_view or self.is_alone:
+            return self.own(x)
+        key = ("seen", id(x))
+        if key not in self.cache:
+            self.cache[key] = (x, plain(x))  # which keeps the id in use
+        return self.cache[key][1]
+
     def stack(self, parts: list):
-        return self.torch.stack(parts)
+        if self.torch.is_tensor(parts[0]):
+            return self.torch.stack(parts)
+        return np.stack(np.broadcast_arrays(*parts), axis=-3)
 
     def tracked(self, value):
         return value if value.requires_grad else value.clone().requires_grad_()  # of constants
 
     def gradient(self, letter: str):
-        pairs = ((self.array(self.cotangents[k]), self.env[k]) for k in self.outputs)
+        pairs = ((self.own(self.cotangents[k]), self.env[k]) for k in self.outputs)
         loss = sum((dy * y).sum() for dy, y in pairs)
         return self.torch.autograd.grad(loss, self.env[letter], retain_graph=True)[0]
 
@@ -90,7 +116,7 @@ class TorchScene(Scene):
             total = sum((v[k] * y).sum() for k, y in self.env.items())
             names = list(self.primals)
             back = grad(total, [self.primals[k] for k in names], create_graph=True)
-            pair = sum((g * self.array(self.tangents[k])).sum() for k, g in zip(names, back))
+            pair = sum((g * self.own(self.tangents[k])).sum() for k, g in zip(names, back))
             forward = grad(pair, list(v.values()), allow_unused=True)
             moved = (self.torch.zeros_like(v[k]) if x is None else x for k, x in zip(v, forward))
             self.cache["tangents"] = dict(zip(v, moved))

@@ -4,6 +4,7 @@ On Linux the processes are forked from this one, which has read the book and imp
 elsewhere each does so for itself.
 """
 
+import gc
 import importlib
 import os
 import sys
@@ -62,6 +63,7 @@ _BOOK: Book | None = None
 def _open(book: Book | None, root: Path) -> None:
     global _BOOK
     _BOOK = book or Book.at(root)
+    gc.set_threshold(100_000)  # there is little garbage, and many nodes and values to look through
 
 
 def _do(task: tuple) -> list:

@@ -131,7 +131,7 @@ def natural(scene: Scene, prefix: str, letter: str):
 
     A batch of masks keeps its axis of one query, along which it broadcasts.
     """
-    array = scene.letter(prefix, letter)
+    array = scene.own(scene.letter(prefix, letter))
     spec = scene.cast.letters[letter]
     if spec.origin == "mask" and len(spec.axes) == 3:
         return plain(array).astype(bool)

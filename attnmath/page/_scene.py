@@ -178,6 +178,18 @@ class Scene:
             self.cache[key] = find[prefix](letter)
         return self.cache[key]
 
+    def seen(self, prefix: str, letter: str):
+        """The value of a letter as a frame computes with it."""
+        return self.letter(prefix, letter)
+
+    def by_itself(self) -> "Scene | None":
+        """The scene in which frames compute with nothing but its own library, if this is another."""
+        return None
+
+    def own(self, x):
+        """x as an array of the library that this scene differentiates with."""
+        return self.array(x)
+
     def _late(self, letter: str):
         if self.is_view:
             raise PageError("letter", f"{letter} is not differentiated")
@@ -185,7 +197,7 @@ class Scene:
 
     def _gradient(self, letter: str):
         if letter in self.outputs:
-            return self.array(self.cotangents[letter])
+            return self.own(self.cotangents[letter])
         if letter not in self.env or not self.upstream(letter):
             message = f"the loss on {', '.join(self.outputs)} does not depend on {letter}"
             raise PageError("letter", message)
@@ -218,7 +230,7 @@ class Scene:
 
     def _tangent(self, letter: str):
         if letter in self.tangents:
-            return self.array(self.tangents[letter])
+            return self.own(self.tangents[letter])
         if letter not in self.env:
             raise PageError("letter", f"{letter} has no tangent")
         return self.tangent(letter)
