@@ -185,10 +185,10 @@ BALL = Cast(
         Setting("sizes in another order", 423, {"n": 3, "d": 5, "d_v": 2}, change=_unseen),
         Setting("a token at zero", 424, change=_from_zero),
         Setting("no scores", 425, change=_no_scores),
-        Setting("opposite, long", 426, change=_opposite(8.0, 2.0, 3.0, 4.0)),
+        Setting("opposite, long", 426, change=_opposite(5.0, 1.0, 2.0, 4.0)),
         Setting("opposite, short", 427, change=_opposite(0.2, 2.0, 3.0, 0.5)),
-        Setting("opposite, one query", 428, change=_opposite(8.0, 2.0, 3.0, 4.0, 1)),
-        Setting("opposite, three queries", 429, change=_opposite(2.0, 2.0, 3.0, 4.0, 3)),
+        Setting("opposite, one query", 428, change=_opposite(5.0, 1.0, 2.0, 4.0, 1)),
+        Setting("opposite, three queries", 429, change=_opposite(2.0, 2.0, 2.0, 4.0, 3)),
     ),
 )
 
