@@ -1,5 +1,6 @@
 """How far a correct attention may be off, entry by entry, because its numbers are rounded."""
 
+from numbers import Integral
 from typing import Any, NamedTuple
 
 from attnmath._arrays import Array, Scalar, T, flat, shape
@@ -81,7 +82,7 @@ def attention_vjp(
     Derived in chapters/rounding.md.
     """
     f = model("rounding.attention_vjp", dtype, accumulate, fused)
-    if not isinstance(stores, int) or stores < 1:
+    if not isinstance(stores, Integral) or isinstance(stores, bool) or stores < 1:
         raise ValueError(
             f"rounding.attention_vjp: stores is {stores!r}; it needs to be a whole number from 1"
         )

@@ -6,8 +6,8 @@ from attnmath._tolerance import PAGE
 from attnmath.page.__main__ import check_book
 from attnmath.page._book import Book
 from attnmath.page._casts import CHAPTERS
-from attnmath.page._labels import _letters
 from attnmath.page._judge import Verdict
+from attnmath.page._labels import _letters
 from attnmath.page._ledger import stale
 from attnmath.page._listed import entries, identity_faults
 from attnmath.page._published import Refuted

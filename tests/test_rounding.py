@@ -380,10 +380,16 @@ def test_the_namespace_is_documented_and_light():
     assert run.stdout == "False\n"
 
 
+def test_stores_may_be_any_kind_of_whole_number():
+    x = problem("float32")
+    bounds = [rounding.attention_vjp(*x, dtype="float32", stores=s).dV for s in (3, np.int64(3))]
+    assert (bounds[0] == bounds[1]).all()
+
+
 def test_bad_gradients_and_stores():
     x = problem("float32")
     with pytest.raises(ValueError, match=r"^rounding.attention_vjp: dO has shape \(4, 3\); it needs \(5, 3\)"):
         rounding.attention_vjp(x[0][:4], *x[1:], dtype="float32")
-    for stores in (0, 1.5):
+    for stores in (0, 1.5, True):
         with pytest.raises(ValueError, match=f"^rounding.attention_vjp: stores is {stores}; it needs"):
             rounding.attention_vjp(*x, dtype="float32", stores=stores)
