@@ -123,7 +123,7 @@ $(DONE)/html: $(READY) $(TEXTS) $(NOTEBOOKS) $(PACKAGE) $(PAGE_FILES) | $(DONE)
 html: $(DONE)/html
 
 test: $(READY)
-	$(KERNELS) $(PY) -m pytest $(NBVAL) tests chapters
+	$(KERNELS) $(PY) -m pytest $(NBVAL) --no-loadscope-reorder tests chapters
 
 notebooks: $(READY)
 	$(PY) tools/nb.py run

@@ -27,7 +27,7 @@ LIBRARIES = (
     "ipykernel.kernelapp", "ipykernel.ipkernel", "ipykernel.debugger", "stack_data", "pygments.lexers.python",
     "pygments.formatters.terminal256",
 )
-OWN = ("JPY_", "PYTEST_", "COLUMNS", "LINES")    # variables that differ between kernels
+OWN = ("JPY_", "PYTEST_", "COLUMNS", "LINES", "TORCHINDUCTOR_")    # who asks may have others
 FORKS = sys.platform == "linux"          # on macOS, Accelerate and Metal break in a forked process
 NAME = "book"
 HERE = os.path.abspath(__file__)
