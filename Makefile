@@ -171,7 +171,7 @@ test-adapters: $(ENV)/.ready-adapters
 	$(PY) -m pytest --quiet -n $(JOBS) tests/adapters
 
 accessible: $(ENV)/.ready-accessible $(DONE)/html
-	$(PY) tools/accessible.py _build/html
+	$(PY) tools/accessible.py _build/html --jobs $(JOBS)
 
 mutants: $(ENV)/.ready-mutants
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m mutmut run
