@@ -130,7 +130,7 @@ def test_every_entry_of_the_register_stands():
 
 
 def test_the_pages_made_from_it_are_current():
-    for name, text in pages.pages(ROOT).items():
+    for name, text in pages.pages(ROOT, register.Register(ROOT)).items():
         assert (ROOT / "chapters" / name).read_text("utf-8") == text, name
 
 

@@ -163,8 +163,7 @@ def shape_of(book: Book, cast, statement) -> str:
     return "a number" if shape == (1, 1) else "$" + r" \times ".join(names[s] for s in shape) + "$"
 
 
-def pages(root: Path) -> dict[str, str]:
-    register = Register(root)
+def pages(root: Path, register: Register) -> dict[str, str]:
     return {"sources.md": overview(register), "errata.md": errata(register),
             "cheat_sheet.md": cheat_sheet(root)}
 
@@ -173,11 +172,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("command", nargs="?", choices=("write", "check"), default="write")
     command = parser.parse_args().command
-    wrong = Register(ROOT).faults()
+    register = Register(ROOT)
+    wrong = register.faults()
     if wrong:
         print("\n".join(f"chapters/register: {fault}" for fault in wrong))
         return 1
-    for name, text in pages(ROOT).items():
+    for name, text in pages(ROOT, register).items():
         path = ROOT / "chapters" / name
         if path.exists() and path.read_text("utf-8") == text:
             continue

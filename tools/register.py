@@ -5,10 +5,14 @@ an entry whose evidence is not there, or whose verdict is not what the engine fo
 """
 
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import yaml
+from mdit_py_plugins.anchors.index import slugify
+
+from attnmath.page._chapter import _markdown, read_text
 
 KINDS = ("claim", "formula", "code", "question", "figure")
 VERDICTS = {
@@ -22,7 +26,6 @@ VERDICTS = {
 }
 ERRATA = ("conditional", "wrong", "vacuous")  # what the errata list
 NEEDED = ("id", "kind", "says", "verdict")
-LABEL = re.compile(r"\$\$ \(((?:eq|why|prp|err):\w+)\)[ \t]*$", re.M)
 CELL = re.compile(r"^(`{3,})\{code-cell\}.*?^\1[ \t]*$", re.M | re.S)
 ASSERTS = re.compile(r"^\s*assert\b|^[^#\n]*\bcheck_\w*jp\(|^:tags:.*\braises-exception\b", re.M)
 KEYS = (*NEEDED, "evidence", "measured", "corrected", "text", "where")
@@ -46,21 +49,20 @@ SOURCES = {
 }
 
 
-def slug(heading: str) -> str:
-    """The anchor that MyST gives to a heading."""
-    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+def labels(text: str) -> list[str]:
+    """The labels of the displays in a text, as the page's own reader finds them."""
+    return [display.label for display in read_text(text).displays]
 
 
 def sections(text: str) -> dict[str, tuple[str, str]]:
     """anchor -> (heading, what stands below it, up to the next heading of its level)."""
-    fenced = re.sub(r"^(`{3,}|:{3,}).*?^\1[ \t]*$",
-                    lambda m: re.sub("^#", "\0", m.group(), flags=re.M), text, flags=re.M | re.S)
-    found = list(re.finditer(r"^(#+) (.*)$", fenced, re.M))
+    tokens, lines = _markdown().parse(text), text.split("\n")
+    found = [(token.tag, *token.map, title.content) for token, title in pairwise(tokens)
+             if token.type == "heading_open" and token.level == 0]
     out = {}
-    for k, one in enumerate(found):
-        later = (o.start() for o in found[k + 1:] if len(o.group(1)) <= len(one.group(1)))
-        body = fenced[one.end():next(later, len(fenced))]
-        out[slug(one.group(2))] = (one.group(2), body)
+    for k, (tag, _, below, heading) in enumerate(found):
+        later = (start for other, start, *_ in found[k + 1:] if other <= tag)     # h2 <= h3
+        out[slugify(heading)] = (heading, "\n".join(lines[below:next(later, len(lines))]))
     return out
 
 
@@ -72,8 +74,7 @@ class Register:
         self.entries = {name: self._load(name) for name in SOURCES}
         self.texts = {path.stem: path.read_text("utf-8") for path in self.chapters.glob("[!_]*.md")}
         self.sections = {stem: sections(text) for stem, text in self.texts.items()}
-        self.labels = {label: stem for stem, text in self.texts.items()
-                       for label in LABEL.findall(text)}
+        self.labels = {label for text in self.texts.values() for label in labels(text)}
         rows = re.findall(r"^\| \{eq\}`(err:\w+)` \S+ \| .*? \| (\d+ of \d+) \| (.*?) \| (.*) \|$",
                           self.texts.get("ledger", ""), re.M)
         self.failing = {label: (where, how, better) for label, where, how, better in rows}
@@ -141,5 +142,5 @@ class Register:
             return
         body = self.sections[stem][anchor][1]
         cells = (cell.group() for cell in CELL.finditer(body))
-        if not any(map(ASSERTS.search, cells)) and not LABEL.search(body):
+        if not any(map(ASSERTS.search, cells)) and not labels(body):
             yield f"nothing is asserted below {one}"
