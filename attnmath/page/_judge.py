@@ -65,7 +65,7 @@ def hold(
     for scene in scenes:
         scene = book.paired(statements, scene)
         largest: dict = {}
-        for k, compared in _compared(statements, scene, only):
+        for k, compared in Trial(statements, scene).run(only):
             comparisons, worst = comparisons + 1, max(worst, compared.error)
             met.setdefault(k, []).append(scene)
             largest[k] = max(largest.get(k, 0.0), compared.magnitude)
@@ -73,17 +73,6 @@ def hold(
             worst = max(worst, check_function(label[3:], statements, scene, largest))
     refuse_unmet(statements, met, only)
     return comparisons, worst
-
-
-def _compared(statements: tuple, scene: Scene, only: tuple | None) -> list:
-    """All comparisons in a scene; in its own arithmetic where another's rounds too far from it."""
-    try:
-        return list(Trial(statements, scene).run(only))
-    except PageError as error:
-        again = scene.by_itself()
-        if again is None or error.kind != "value":
-            raise
-        return list(Trial(statements, again).run(only))
 
 
 def refuse_idle(statements: tuple) -> None:

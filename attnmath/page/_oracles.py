@@ -1,6 +1,5 @@
 """Two oracles that share no line of differentiation, and one that knows no fact at all."""
 
-from copy import copy
 from math import prod
 
 import numpy as np
@@ -62,8 +61,6 @@ class TorchScene(Scene):
     numbers in NumPy, which is sooner done; a view, which is differentiated, does not.
     """
 
-    is_alone = False  # frames compute in torch as well
-
     def start(self) -> None:
         import torch
 
@@ -74,12 +71,7 @@ class TorchScene(Scene):
         }
 
     def array(self, x):
-        return self.own(x) if self.is_view or self.is_alone else np.asarray(x, dtype=float)
-
-    def by_itself(self) -> "TorchScene | None":
-        scene = copy(self)
-        scene.is_alone = True
-        return None if self.is_alone else scene
+        return self.own(x) if self.is_view else np.asarray(x, dtype=float)
 
     def own(self, x):
         if isinstance(x, self.torch.Tensor):
@@ -88,7 +80,7 @@ class TorchScene(Scene):
 
     def seen(self, prefix: str, letter: str):
         x = self.letter(prefix, letter)
-        if self.is_view or self.is_alone:
+        if self.is_view:
             return self.own(x)
         key = ("seen", id(x))
         if key not in self.cache:

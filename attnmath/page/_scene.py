@@ -182,10 +182,6 @@ class Scene:
         """The value of a letter as a frame computes with it."""
         return self.letter(prefix, letter)
 
-    def by_itself(self) -> "Scene | None":
-        """The scene in which frames compute with nothing but its own library, if this is another."""
-        return None
-
     def own(self, x):
         """x as an array of the library that this scene differentiates with."""
         return self.array(x)
