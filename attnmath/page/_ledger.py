@@ -37,6 +37,7 @@ its own: its failure is asserted in every setting that does not meet the conditi
   error of a setting, relative to the size of the sides.
 - **made true by**: the one-symbol changes after which it holds in every setting.
 """
+NUMBERS = {"runs", "error", "algebra", "facts", "misprints", "fails"}  # columns of these
 DIGITS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
@@ -107,23 +108,20 @@ def render(book: Book, verdicts: list, tallies: list[Tally], root: Path) -> str:
         lines += ["## " + re.search(r"^# (.*)$", chapter.text, re.M).group(1), ""]
         failing = [verdict for verdict in mine if isinstance(verdict, Refuted)]
         holding = [verdict for verdict in mine if verdict not in failing]
-        if holding:
-            lines += [
-                "| display | rests on | runs | error | algebra | facts | misprints |",
-                "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
-            ]
-            lines += [_row(book, one, by_label[one.display.label]) for one in holding]
-            lines.append("")
-        if failing:
-            lines += [
-                "| published, and failing | rests on | fails | how | made true by |",
-                "| --- | --- | ---: | --- | --- |",
-            ]
-            lines += [_failing(book, one, by_label[one.display.label]) for one in failing]
-            lines.append("")
-    lines += ["## What this page speaks of", "", "| part | hash |", "| --- | --- |"]
-    lines += [f"| `{name}` | `{value}` |" for name, value in hashes(book, root).items()]
-    return "\n".join(lines) + "\n"
+        titles = ["display", "rests on", "runs", "error", "algebra", "facts", "misprints"]
+        lines += table(titles, [_row(book, one, by_label[one.display.label]) for one in holding])
+        titles = ["published, and failing", "rests on", "fails", "how", "made true by"]
+        lines += table(titles, [_failing(book, one, by_label[one.display.label]) for one in failing])
+    lines += ["## What this page speaks of", ""]
+    lines += table(["part", "hash"], [[f"`{k}`", f"`{x}`"] for k, x in hashes(book, root).items()])
+    return "\n".join(lines)
+
+
+def table(titles: list[str], rows: list[list[str]]) -> list[str]:
+    """The lines of a table and an empty one; none where there are no rows."""
+    rules = ["---:" if title in NUMBERS else "---" for title in titles]
+    lines = ["| " + " | ".join(cells) + " |" for cells in (titles, rules, *rows)]
+    return [*lines, ""] if rows else []
 
 
 def in_order(book: Book, root: Path) -> list[Chapter]:
@@ -142,21 +140,19 @@ def how(one: Refuted) -> str:
     return f"conditional: {words}" if one.met else words
 
 
-def _failing(book: Book, one: Refuted, tried: Tally) -> str:
+def _failing(book: Book, one: Refuted, tried: Tally) -> list[str]:
     rests = ", ".join(f"{{eq}}`{label}`" for label in rests_on(book, one))
     better = "; ".join(f"${text.replace('&', '')}$" for text in tried.corrections)
-    cells = [f"{{eq}}`{one.display.label}` {one.display.label}", rests,
-             f"{one.settings} of {one.settings + one.met}", how(one), better or "none"]  # fmt: skip
-    return "| " + " | ".join(cells) + " |"
+    return [f"{{eq}}`{one.display.label}` {one.display.label}", rests,
+            f"{one.settings} of {one.settings + one.met}", how(one), better or "none"]  # fmt: skip
 
 
-def _row(book: Book, verdict: Verdict, one: Tally) -> str:
+def _row(book: Book, verdict: Verdict, one: Tally) -> list[str]:
     display = verdict.display
     name = f"{{eq}}`{display.label}` {display.label}"
     if display.kind == "eq":
         name = f"{{eq}}`{display.label}` eq:{{py:func}}`~attnmath.{display.name}`"
     rests = ", ".join(f"{{eq}}`{label}`" for label in rests_on(book, verdict))
     counts = f"{sum(one.rejected.values())}/{one.tried}"
-    cells = [name, rests, str(verdict.comparisons), decade(verdict.error),
-             str(verdict.algebra), str(verdict.facts), counts]  # fmt: skip
-    return "| " + " | ".join(cells) + " |"
+    return [name, rests, str(verdict.comparisons), decade(verdict.error),
+            str(verdict.algebra), str(verdict.facts), counts]  # fmt: skip
