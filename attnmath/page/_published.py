@@ -11,15 +11,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attnmath._tolerance import PAGE
-from attnmath.page import _values as v
 from attnmath.page._book import Book
 from attnmath.page._cast import Cast
 from attnmath.page._chapter import Display
 from attnmath.page._evaluate import Frame
 from attnmath.page._nodes import Misfit, PageError, Statement
 from attnmath.page._scene import Scene
-from attnmath.page._trial import Trial, compare, is_constant
-from attnmath.page._values import plain
+from attnmath.page._trial import Trial, compare, is_constant, sides
 
 FAILS = 1e-3  # of the size of the sides: far above rounding, far below a wrong formula
 
@@ -180,14 +178,12 @@ def _largest(trial: Trial, frame: Frame, statement: Statement) -> float:
     for a, relation, (b, node) in trial.pairs(frame, statement.members, statement.relations):
         if relation not in ("=", "<=", ">="):
             raise PageError("grammar", f"'{relation}' in a published formula", node.start)
-        a, b = v.match(a, b, f"'{relation}'")
-        x, y = plain(a.x), plain(b.x)
-        if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        both = sides(a, relation, b)
+        if not np.isfinite([both.x, both.y]).all():
             raise PageError("value", "a side is not finite here", node.start)
-        size = max(np.abs(x).max(initial=0.0), np.abs(y).max(initial=0.0))
-        gap = {"=": np.abs(x - y), "<=": x - y, ">=": y - x}[relation].max(initial=0.0)
-        rounding = PAGE * max(a.m.max(initial=0.0), b.m.max(initial=0.0))
-        if gap > rounding:  # two zeros differ by rounding alone
+        size = np.abs([both.x, both.y]).max(initial=0.0)
+        gap = {"=": np.abs(both.gap), "<=": both.gap, ">=": -both.gap}[relation].max(initial=0.0)
+        if gap > PAGE * both.magnitude:  # two zeros differ by rounding alone
             error = max(error, float(gap / size))
     return error
 

@@ -22,6 +22,16 @@ DISTINCT = 1e-6  # what '≠' must show, relative to the magnitude: far above ro
 
 
 @dataclass(frozen=True)
+class Sides:
+    """Both sides as numbers, what lies between them, and the magnitude that was summed up."""
+
+    x: np.ndarray
+    y: np.ndarray
+    gap: np.ndarray
+    magnitude: float
+
+
+@dataclass(frozen=True)
 class Compared:
     error: float  # relative to the magnitude
     magnitude: float
@@ -113,16 +123,22 @@ def is_constant(node: Node) -> bool:
     return node.kind == "infinity" or node.kind == "number" and node.args[0] == 0
 
 
-def compare(a: Value, relation: str, b: Value, bound: float | None = None) -> Compared:
-    """The largest error of `a relation b`; a PageError of kind value if it does not hold."""
+def sides(a: Value, relation: str, b: Value) -> Sides:
+    """The sides of a relation; a PageError if their shapes do not fit."""
     a, b = v.match(a, b, f"'{relation}'")
     x, y = plain(a.x), plain(b.x)
     magnitude = float(max(a.m.max(initial=0.0), b.m.max(initial=0.0)))
-    if not np.isfinite(magnitude) or np.isnan(x).any() or np.isnan(y).any():
+    return Sides(x, y, np.where(x == y, 0.0, x - y), magnitude)
+
+
+def compare(a: Value, relation: str, b: Value, bound: float | None = None) -> Compared:
+    """The largest error of `a relation b`; a PageError of kind value if it does not hold."""
+    both = sides(a, relation, b)
+    gap, magnitude = both.gap, both.magnitude
+    if not np.isfinite(magnitude) or np.isnan(gap).any():
         raise PageError("value", "a side is not a number here")
     if magnitude > LARGEST:
         raise PageError("value", "terms so large that an error would not show")
-    gap = np.where(x == y, 0.0, x - y)
     error = float(np.abs(gap).max(initial=0.0))
     relative = error / magnitude if magnitude else error
     slack = PAGE * magnitude
@@ -134,7 +150,7 @@ def compare(a: Value, relation: str, b: Value, bound: float | None = None) -> Co
         case "!=":
             holds = relative > DISTINCT
         case "~":
-            holds = error <= bound * np.abs(y).max(initial=0.0)
+            holds = error <= bound * np.abs(both.y).max(initial=0.0)
         case "<=":
             holds = np.all(gap <= slack)
         case ">=":
