@@ -6,11 +6,8 @@ Derived in chapters/reading_heads.md.
 from typing import NamedTuple
 
 from attnmath._arrays import Array, T, ahead, column, flat, nonzero, row, rowsum, sqrt
-from attnmath._blocks import layer_norm, mlp_vjp
 from attnmath._heads import MultiheadMap
 from attnmath._layer_arrays import to_heads
-from attnmath._projections import linear_vjp
-from attnmath._training import Decoded, Decoder, norm_vjp
 
 
 class Associations(NamedTuple):
@@ -61,16 +58,3 @@ def moved(heads: MultiheadMap, W_O: Array) -> Array:
     change = without_key(heads.P, heads.V) - ahead(heads.O)
     change = change @ ahead(W_O)
     return T(flat(sqrt(rowsum(change * change))))
-
-
-def cross_vjp(dA: Array, W: Decoder, past: Decoded) -> Array:
-    """The gradient in the output of the cross-attention, from that in the answers' scores.
-
-    dA (b, n, tokens) -> dY (b, n, d)
-    """
-    _, _, X_2, X_3, *_ = past
-    dN, *_ = linear_vjp(dA, layer_norm(X_3, *W.norm_4), W.W, W.b)
-    dX_3, _ = norm_vjp(dN, X_3, W.norm_4)
-    dN, *_ = mlp_vjp(dX_3, layer_norm(X_2, *W.norm_3), *W.network)
-    dX, _ = norm_vjp(dN, X_2, W.norm_3)
-    return dX_3 + dX

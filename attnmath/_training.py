@@ -151,14 +151,19 @@ def norm_vjp(dN: Array, X: Array, norm: Norm) -> tuple[Array, Norm]:
     return dX, Norm(*dnorm)
 
 
+def answers_vjp(dA: Array, W: Decoder, past: Decoded) -> tuple:
+    """The gradients in the stream X_2 and in the weights of what follows it, norm_3 to b."""
+    dN, dW, db = linear_vjp(dA, layer_norm(past.X_3, *W.norm_4), W.W, W.b)
+    dX_3, dnorm_4 = norm_vjp(dN, past.X_3, W.norm_4)
+    dN, *dnetwork = mlp_vjp(dX_3, layer_norm(past.X_2, *W.norm_3), *W.network)
+    dX, dnorm_3 = norm_vjp(dN, past.X_2, W.norm_3)
+    return dX_3 + dX, (dnorm_3, Network(*dnetwork), dnorm_4, dW, db)
+
+
 def decode_vjp(dA: Array, W: Decoder, X: Array, Z: Array, B: Array, past: Decoded) -> tuple:
     """The gradients in the decoder's weights and in Z, from that in the scores."""
-    X_0, X_1, X_2, X_3, own, cross, A = past
-    dN, dW, db = linear_vjp(dA, layer_norm(X_3, *W.norm_4), W.W, W.b)
-    dX_3, dnorm_4 = norm_vjp(dN, X_3, W.norm_4)
-    dN, *dnetwork = mlp_vjp(dX_3, layer_norm(X_2, *W.norm_3), *W.network)
-    dX, dnorm_3 = norm_vjp(dN, X_2, W.norm_3)
-    dX_2 = dX_3 + dX
+    X_0, X_1, _, _, own, cross, _ = past
+    dX_2, last = answers_vjp(dA, W, past)
     N = layer_norm(X_1, *W.norm_2)
     dN, dZ, dcross, *_ = multihead_vjp(dX_2, N, Z, W.cross, B, given=cross)
     dX, dnorm_2 = norm_vjp(dN, X_1, W.norm_2)
@@ -168,8 +173,7 @@ def decode_vjp(dA: Array, W: Decoder, X: Array, Z: Array, B: Array, past: Decode
     dX, dnorm_1 = norm_vjp(dN, X_0, W.norm_1)
     dX_0 = dX_1 + dX
     dembedding, dplaces = linear_vjp(dX_0, X, W.embedding).dW, dX_0.sum(0)
-    return Decoder(dembedding, dplaces, dnorm_1, down, dnorm_2, dcross, dnorm_3,
-                   Network(*dnetwork), dnorm_4, dW, db), dZ
+    return Decoder(dembedding, dplaces, dnorm_1, down, dnorm_2, dcross, *last), dZ
 
 
 def encode_vjp(dZ: Array, W: Encoder, Z: Array, past: Encoded) -> Encoder:

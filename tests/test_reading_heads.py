@@ -7,8 +7,8 @@ import torch
 
 from attnmath import Weights, check_vjp, multihead_map, multihead_vjp, softmax
 from attnmath import _sequences as task
-from attnmath._reading_heads import associations, cross_vjp, moved, without_key
-from attnmath._training import decode, hide_padding
+from attnmath._reading_heads import associations, moved, without_key
+from attnmath._training import answers_vjp, decode, hide_padding
 
 U = 2.0**-53  # the unit roundoff of float64
 INF = np.inf
@@ -128,11 +128,11 @@ def answers(b_O):
     return W, decode(W, data.X, Z, hide_padding(data.Z))
 
 
-def test_cross_vjp():
+def test_answers_vjp():
     """The gradient in the layer's output, summed over the tokens, is that in its bias."""
 
     def bias_vjp(dA, b_O):
-        return cross_vjp(dA, *answers(b_O)).sum(axis=(0, 1))
+        return answers_vjp(dA, *answers(b_O))[0].sum(axis=(0, 1))
 
     check_vjp(bias_vjp, lambda b_O: answers(b_O)[1].A, rng.normal(size=16))
 
