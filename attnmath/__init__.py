@@ -1,5 +1,6 @@
 """The gradients of attention; the book beside them derives and executes each."""
 
+from attnmath._algebraic import NotAlgebraic
 from attnmath._attention import (
     attention,
     attention_jvp,
@@ -52,6 +53,7 @@ from attnmath._masks import (
     window_mask,
 )
 from attnmath._projections import linear, linear_jvp, linear_vjp
+from attnmath._prove import prove
 from attnmath._softmax import (
     log_softmax,
     log_softmax_jvp,
@@ -69,6 +71,7 @@ from attnmath._step import complex_step
 __version__ = "0.1.0"
 
 __all__ = [
+    "NotAlgebraic",
     "Weights",
     "attention",
     "attention_jvp",
@@ -109,6 +112,7 @@ __all__ = [
     "multihead_map",
     "multihead_vjp",
     "padding_mask",
+    "prove",
     "self_attention",
     "self_attention_jacobian",
     "self_attention_jvp",

@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 from array_api_compat import is_array_api_obj, is_torch_array
 
-from attnmath._arrays import is_number, namespace, number_type, real, shape
+from attnmath._arrays import (
+    default_scale,
+    is_exact,
+    is_number,
+    namespace,
+    number_type,
+    real,
+    shape,
+)
 
 NUMBERS = ("tau", "tau_dot", "gamma", "gamma_dot", "rho", "dloss")  # may be Python numbers
 OUTPUTS = {
@@ -62,7 +70,7 @@ def head(
     _broadcasts(function, "B", B, (*leading, n, m))
     below_inf(function, "B", B)
     _broadcasts(function, "gamma", gamma, (*leading, n, m))
-    given["gamma"] = 1 / math.sqrt(d_k) if gamma is None else gamma
+    given["gamma"] = default_scale(d_k, Q) if gamma is None else gamma
     leading = _leading(function, "V", V, leading, "Q and K")
     factors(function, given.get("R"), (*leading, n, m))
     return _with_others(function, given, {"dO": (*leading, n, shape(V)[-1])})
@@ -237,6 +245,8 @@ def _sees(x: Any, question: Any) -> bool:
     """Whether the answer is yes for an entry of x; no where no values can be seen."""
     if x is None or is_number(x):
         return x is not None and bool(question(x))
+    if is_exact(x):  # letters: there is no value to see
+        return False
     if is_torch_array(x):
         torch = sys.modules["torch"]
         if torch.compiler.is_compiling() or torch.jit.is_tracing():

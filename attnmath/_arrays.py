@@ -4,6 +4,7 @@ Formulas call these words and each other, nothing else. A score of -inf is decid
 its weight is 0 and it does not move, and a row that holds nothing else is empty.
 """
 
+import math
 import sys
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ class NumberType(NamedTuple):
     eps: float | None
 
 
+EXACT = NumberType(is_floating=True, is_complex=False, eps=0.0)  # letters, which do not round
 _NAMESPACES: dict = {}  # of each type of arrays, and all its dtypes met so far:
 _NUMBER_TYPES: dict = {}  # asking takes longer than computing with a small array
 
@@ -42,6 +44,8 @@ def namespace(x: Array) -> Any:
 
 def number_type(x: Array) -> NumberType:
     """The kind and the precision of the entries of x."""
+    if is_exact(x):
+        return EXACT
     met = _NUMBER_TYPES.setdefault(type(x), [])
     for dtype, known in met:
         if dtype == x.dtype:
@@ -52,6 +56,11 @@ def number_type(x: Array) -> NumberType:
     eps = float(xp.finfo(x.dtype).eps) if is_floating else None
     met.append((x.dtype, NumberType(is_floating, is_complex, eps)))
     return met[-1][1]
+
+
+def is_exact(x: Array) -> bool:
+    """Whether the entries of x are letters of exact arithmetic, or made of them."""
+    return getattr(x, "is_exact", False)
 
 
 def exp(x: Array) -> Array:
@@ -71,6 +80,11 @@ def log(x: Array) -> Array:
 def sqrt(x: Array) -> Array:
     """The square root, entry by entry."""
     return namespace(x).sqrt(x)
+
+
+def default_scale(d_k: int, x: Array) -> Scalar:
+    """1 / sqrt(d_k), as a number that x may be multiplied by."""
+    return 1 / math.sqrt(d_k) if not is_exact(x) else 1 / sqrt(0 * x.sum() + d_k)
 
 
 def tanh(x: Array) -> Array:
@@ -224,7 +238,7 @@ def room_like(x: Array, shape: tuple) -> Array:
     """An array of this shape and of the number type of x, to be written into."""
     if is_torch_array(x):
         return x.new_empty(shape)
-    return namespace(x).empty(shape, dtype=x.dtype, device=device(x))
+    return np.empty_like(x, shape=shape)
 
 
 def is_number(x: Scalar) -> bool:

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 from array_api_compat import is_array_api_obj
 
+from attnmath._exact_check import prove_jvp, prove_vjp
 from attnmath._leaves import all_leaves, fits, on_leaves
 from attnmath._problem import Problem, parameters_of
+from attnmath._prove import Proof
 from attnmath._step import finite, flat, numpy_of, parts
 from attnmath._tolerance import CONDITION, ROUNDINGS, UNIT_ROUNDOFF
 
@@ -19,8 +21,9 @@ def check_vjp(
     *x: Any,
     dY: Any = None,
     seed: int = 0,
+    exact: bool = False,
     **constants: Any,
-) -> None:
+) -> Proof | None:
     """Compare every gradient of f_vjp with the complex step of f, entry by entry.
 
     f(*x, **constants) -> Y, f_vjp(dY, *x, **constants) -> one gradient for each x
@@ -34,7 +37,15 @@ def check_vjp(
     the magnitude that is summed up. Raises ValueError or TypeError where f cannot be
     checked, as when it loses the imaginary part of its input.
     Derived in chapters/checking.md.
+
+    exact=True proves instead that the gradients are right for all numbers in arrays of
+    these shapes, with -inf where x has it, and returns the Proof: see prove. What is
+    given as dY is not used then. Raises NotAlgebraic where f or f_vjp leaves the
+    algebra.
+    Derived in chapters/proved.md.
     """
+    if exact:
+        return prove_vjp(f_vjp, f, x, constants, seed)
     problem = Problem("check_vjp", f, x, constants)
     dY = problem.cotangent(dY, seed)
     found = problem.run(
@@ -57,6 +68,7 @@ def check_vjp(
             j = int(error.argmax())
             problem.check_side(k, w, j, got.ravel()[j], (w @ J)[j])
             raise AssertionError(_sentence(name, error, got.shape, allowed))
+    return None
 
 
 def check_jvp(
@@ -65,8 +77,9 @@ def check_jvp(
     *x: Any,
     x_dot: Any = None,
     seed: int = 0,
+    exact: bool = False,
     **constants: Any,
-) -> None:
+) -> Proof | None:
     """Compare f_jvp with the complex step of f, along one tangent after the other.
 
     f(*x, **constants) -> Y, f_jvp(*x_dot, *x, **constants) -> Y_dot
@@ -74,13 +87,16 @@ def check_jvp(
     Arguments as for check_vjp. x_dot is a tuple with a tangent for each argument, or
     drawn at random from the seed. The tangents of the other arguments are zeros
     meanwhile; at last all move together. Raises what check_vjp raises; the message
-    names the tangent.
+    names the tangent. exact=True proves it instead, as for check_vjp; a tangent of None
+    in x_dot stays None.
     Derived in chapters/checking.md.
     """
+    left_out = (None,) * (_number_of_tangents(f_jvp, len(x)) - len(x))
+    if exact:
+        return prove_jvp(f_jvp, f, x, x_dot, left_out, constants, seed)
     problem = Problem("check_jvp", f, x, constants)
     dots = problem.tangents(x_dot, seed)
     names = [name + "_dot" for name in problem.names]
-    left_out = (None,) * (_number_of_tangents(f_jvp, len(x)) - len(x))
     f_jvp = on_leaves(f_jvp, *x, *left_out, *x)
     there = [k for k, dot in enumerate(dots) if dot is not None]
     for k in there:
@@ -88,6 +104,7 @@ def check_jvp(
         _check_along(f_jvp, problem, [k], (*moving, *left_out, *problem.x), dots, names)
     if len(there) > 1:
         _check_along(f_jvp, problem, there, (*dots, *left_out, *problem.x), dots, names)
+    return None
 
 
 def _check_along(

@@ -14,7 +14,7 @@ from attnmath._arguments import (
     below_inf,
     factors,
 )
-from attnmath._arrays import is_number, namespace, shape
+from attnmath._arrays import default_scale, is_number, namespace, shape
 
 MATRICES = "W_Q", "W_K", "W_V", "W_O"
 BIASES = "b_Q", "b_K", "b_V", "b_O"
@@ -54,7 +54,7 @@ def layer(
     if not maps:  # else multihead_map has looked
         _finite(function, {"X": X, "Z": Z, **weights, "gamma": gamma})
     if gamma is None:
-        named["gamma"] = 1 / math.sqrt(shape(named["W.W_Q"])[-1])
+        named["gamma"] = default_scale(shape(named["W.W_Q"])[-1], X)
     for name in maps:
         _shape(function, name, named[name], shapes[name], "what multihead_map returns")
     return _packed(function, type(W), named, shapes["given.Y"])

@@ -12,7 +12,7 @@ from attnmath.page import _values as v
 from attnmath.page._nodes import Misfit, PageError
 from attnmath.page._values import Value, plain
 
-CHECKS = ("attnmath._check", "attnmath._step")  # public, and no formulas
+CHECKS = ("attnmath._check", "attnmath._step", "attnmath._prove")  # public, and no formulas
 
 
 def is_rule(name: str) -> bool:

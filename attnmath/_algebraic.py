@@ -1,0 +1,50 @@
+"""What exact arithmetic says of an operation that it does not have, and of a point."""
+
+import sys
+from pathlib import Path
+
+ENGINE = {"_algebraic", "_numbers", "_infinity", "_point", "_exact_arrays", "_exact_linalg", "_graph",
+          "_prove", "_exact_check", "_arrays"}  # fmt: skip
+
+
+class NotAlgebraic(TypeError):
+    """An operation that exact arithmetic does not have, and where it was asked for.
+
+    Derived in chapters/proved.md.
+    """
+
+
+class OtherPoint(Exception):
+    """Another point is needed: with more primes, with a root of -1, or drawn again."""
+
+
+class Redraw(OtherPoint):
+    """A root that is not there at this point, but is at others."""
+
+
+class Deeper(OtherPoint):
+    """An exponential inside of more exponentials than there are primes for."""
+
+
+class Circles(OtherPoint):
+    """A sine or a cosine where -1 has no root."""
+
+
+def not_algebraic(operation: str, why: str = "") -> NotAlgebraic:
+    """The error for an operation, with the line outside of this engine that asked for it."""
+    because = f" {why}" if why else ""
+    return NotAlgebraic(f"{operation} leaves the algebra{because}, at {_caller()}")
+
+
+def _caller() -> str:
+    """File, line and function of the innermost frame that is neither NumPy's nor the engine's."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        package, _, module = name.rpartition(".")
+        is_engine = package == "attnmath" and module in ENGINE
+        if not is_engine and name.partition(".")[0] not in ("numpy", "array_api_compat"):
+            code = frame.f_code
+            return f"{Path(code.co_filename).name}:{frame.f_lineno} ({code.co_name})"
+        frame = frame.f_back
+    return "an unknown place"

@@ -1,0 +1,209 @@
+"""NumPy arrays of exact numbers, on which formulas run unchanged.
+
+Arithmetic and functions are those of the entries; what looks at the size of a letter, or
+rounds, is refused by name.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attnmath._algebraic import not_algebraic
+from attnmath._infinity import Infinite
+from attnmath._numbers import Number
+from attnmath._point import Point
+
+UNDECIDED = ("maximum", "minimum", "fmax", "fmin", "absolute", "sign", "floor", "ceil", "rint",
+             "trunc", "heaviside", "signbit", "hypot", "arctan2", "logaddexp", "float_power")  # fmt: skip
+OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "power": "**", "matmul": "@"}
+KNOWN = {"isnan": lambda x: False, "isinf": lambda x: isinstance(x, Infinite),
+         "isfinite": lambda x: not isinstance(x, Infinite)}  # fmt: skip
+WRITTEN = {}  # NumPy's functions that need words of their own, by themselves
+
+
+class ExactArray(np.ndarray):
+    """An array of Number and Infinite; `point` is where its letters are."""
+
+    __array_priority__ = 1000
+    is_exact = True
+
+    @property
+    def point(self) -> Point | None:
+        """The point of its letters; None if it is empty."""
+        return next((x.point for x in self.flat), None)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
+        point = _point_of(inputs)
+        if ufunc.__name__ in UNDECIDED:
+            raise not_algebraic(f"np.{ufunc.__name__}")
+        if ufunc.__name__ in KNOWN and method == "__call__":
+            found = [KNOWN[ufunc.__name__](x) for x in np.asarray(inputs[0]).flat]
+            return np.array(found, dtype=bool).reshape(np.shape(inputs[0]))
+        name = OPERATORS.get(ufunc.__name__, f"np.{ufunc.__name__}")
+        inputs = [_plain(x, point, name) for x in inputs]
+        try:
+            with np.errstate(invalid="ignore"):  # of residues that are not there
+                result = getattr(ufunc, method)(*inputs, **options)
+        except TypeError as error:
+            if "no callable" in str(error) or "not supported for the input types" in str(error):
+                raise not_algebraic(f"np.{ufunc.__name__}") from None
+            raise
+        result = exact(result, point)
+        if out is not None:
+            out[0][...] = result
+            return out[0]
+        return result
+
+    def __array_function__(self, function: Callable, types: Any, inputs: tuple, options: dict) -> Any:
+        if function in WRITTEN:
+            return WRITTEN[function](*inputs, **options)
+        if function.__module__ == "numpy.linalg":
+            raise not_algebraic(f"np.linalg.{function.__name__}")
+        result = super().__array_function__(function, types, inputs, options)
+        return exact(result, self.point) if isinstance(result, np.ndarray | Number) else result
+
+    # What NumPy's methods do in their own way.
+
+    def max(self, axis: Any = None, out: Any = None, keepdims: bool = False, **_: Any) -> Any:
+        return np.max(self, axis=axis, keepdims=keepdims)
+
+    def min(self, *_: Any, **__: Any) -> Any:
+        raise not_algebraic("min of letters")
+
+    def mean(self, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
+        return np.mean(self, axis=axis, keepdims=keepdims)
+
+    def astype(self, dtype: Any, **options: Any) -> Any:
+        if np.dtype(dtype) == object:
+            return self.copy()
+        return np.asarray(self).astype(dtype, **options)
+
+    def __bool__(self) -> bool:
+        return bool(np.asarray(self).item()) if self.size == 1 else bool(np.asarray(self))
+
+
+def exact(x: Any, point: Point | None) -> Any:
+    """x as an array of exact numbers; booleans and what has no point stay as they are."""
+    if point is None or np.asarray(x).dtype.kind == "b":
+        return x
+    out = np.empty(np.shape(x), dtype=object)
+    out[...] = x
+    for place in np.ndindex(out.shape):
+        entry = out[place]
+        if not isinstance(entry, Number | Infinite):
+            if isinstance(entry, bool | np.bool_):  # an array of truths
+                return x
+            out[place] = point.other(entry, "an array")
+    return out.view(ExactArray)
+
+
+def each(function: Callable, x: Any) -> Any:
+    """The function of every entry."""
+    out = np.empty(np.shape(x), dtype=object)
+    for place in np.ndindex(out.shape):
+        out[place] = function(np.asarray(x)[place])
+    return out.view(ExactArray)
+
+
+def letters(point: Point, shape: tuple) -> ExactArray:
+    """An array of new unknowns."""
+    return each(lambda _: point.letter(), np.zeros(shape))
+
+
+def _point_of(inputs: Any) -> Point | None:
+    for x in inputs:
+        if isinstance(x, Number | Infinite):
+            return x.point
+        if isinstance(x, ExactArray) and x.size:
+            return x.point
+        if isinstance(x, list | tuple):
+            found = _point_of(x)
+            if found is not None:
+                return found
+    return None
+
+
+def _plain(x: Any, point: Point | None, name: str) -> Any:
+    """An input of a ufunc as NumPy's own array of objects, all of them exact."""
+    if isinstance(x, ExactArray):
+        return x.view(np.ndarray)
+    if isinstance(x, np.ndarray) and x.dtype != bool and point is not None:
+        return each(lambda entry: point.other(entry, name), x).view(np.ndarray)
+    if isinstance(x, float) and point is not None:
+        return point.other(x, name)
+    return x
+
+
+def written(function: Callable) -> Callable:
+    """The decorator of what a function of NumPy does with exact arrays."""
+    return lambda ours: WRITTEN.setdefault(function, ours)
+
+
+@written(np.where)
+def _where(condition: Any, *choices: Any) -> Any:
+    if isinstance(condition, ExactArray):
+        condition = np.asarray(condition).astype(bool)
+    if not choices:
+        return np.where(condition)
+    point = _point_of(choices)
+    x, y = (_plain(choice, point, "where") for choice in choices)
+    x, y = (_boxed(choice) for choice in (x, y))
+    return exact(np.where(condition, x, y), point)
+
+
+def _boxed(x: Any) -> np.ndarray:
+    box = np.empty(np.shape(x), dtype=object)
+    box[...] = x
+    return box
+
+
+@written(np.max)
+def _max(x: Any, axis: Any = None, out: Any = None, keepdims: bool = False, **_: Any) -> Any:
+    if axis is None:
+        rows, shape = np.asarray(x).reshape(1, -1), (1,) * x.ndim if keepdims else ()
+    else:
+        if not isinstance(axis, int | np.integer):
+            raise not_algebraic("a maximum over several axes")
+        rows = np.moveaxis(np.asarray(x), axis, -1)
+        shape = rows.shape[:-1]
+    point = _point_of((x,))
+    found = np.empty(rows.shape[:-1], dtype=object)
+    for place in np.ndindex(found.shape):
+        found[place] = point.maximum(rows[place])
+    found = found.reshape(shape).view(ExactArray)
+    return np.expand_dims(found, axis) if keepdims and axis is not None else found
+
+
+@written(np.mean)
+def _mean(x: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False, **_: Any) -> Any:
+    count = x.size if axis is None else np.prod([x.shape[k] for k in np.atleast_1d(axis)])
+    return np.sum(x, axis=axis, keepdims=keepdims) / int(count)
+
+
+@written(np.allclose)
+def _allclose(*_: Any, **__: Any) -> Any:
+    raise not_algebraic("np.allclose", "(it has a tolerance; == is exact)")
+
+
+@written(np.zeros_like)
+def _zeros_like(x: Any, **_: Any) -> Any:
+    return exact(np.zeros(np.shape(x)), x.point)
+
+
+@written(np.ones_like)
+def _ones_like(x: Any, **_: Any) -> Any:
+    return exact(np.ones(np.shape(x)), x.point)
+
+
+@written(np.empty_like)
+def _empty_like(x: Any, shape: Any = None, **_: Any) -> Any:
+    return exact(np.zeros(np.shape(x) if shape is None else shape), x.point)
+
+
+@written(np.linalg.norm)
+def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+    is_matrix = np.ndim(x) > 1 and not isinstance(axis, int)
+    if ord not in ((None, "fro") if is_matrix else (None, 2)):
+        raise not_algebraic(f"np.linalg.norm with ord={ord!r}")
+    return np.sqrt(np.sum(x * x, axis=axis, keepdims=keepdims))

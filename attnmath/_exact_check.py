@@ -1,0 +1,133 @@
+"""Gradients and tangents compared exactly, at a random point of a finite field."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attnmath._algebraic import NotAlgebraic
+from attnmath._exact_arrays import ExactArray, exact, letters
+from attnmath._graph import gradient, tangent, tracked
+from attnmath._leaves import all_leaves, fits, is_branch
+from attnmath._point import Point
+from attnmath._problem import names_of
+from attnmath._prove import Proof, at_point, at_points, compare, first_difference, pairs_of
+from attnmath._step import each, parts
+
+
+def prove_vjp(f_vjp: Callable, f: Callable, x: tuple, constants: dict, seed: int) -> Proof:
+    """Every gradient that f_vjp returns is that of f, for all numbers."""
+    names = names_of(f, len(x))[1]
+
+    def run(point: Point) -> tuple:
+        given, named = at_point(point, x, constants)
+        moving, Y = _moving(f, given, named)
+        dY = each(lambda y: letters(point, np.shape(y)), Y)
+        found = f_vjp(dY, *map(_copied, given), **named)
+        found = found if isinstance(found, tuple | list) else (found,)
+        if len(found) < len(given):
+            raise AssertionError(f"f_vjp returns {len(found)} gradients for {len(given)} arguments")
+        titles = getattr(found, "_fields", [f"d{name}" for name in names])
+        for title, argument, dx in zip(titles, given, found):
+            if not fits(dx, argument):
+                raise AssertionError(f"{title} needs the fields {', '.join(argument._fields)}")
+        titles, got = all_leaves(titles, found[: len(given)], given)
+        pairs = list(zip(parts(Y), parts(dY)))
+        wanted = [_gradient(pairs, part) for part in all_leaves(names, moving, moving)[1]]
+        return _named(titles, got), _named(titles, wanted)
+
+    return _compared(run, f, x, constants, seed)
+
+
+def prove_jvp(
+    f_jvp: Callable, f: Callable, x: tuple, x_dot: Any, left_out: tuple, constants: dict, seed: int
+) -> Proof:
+    """The tangent that f_jvp returns is that of f, along all tangents at once."""
+
+    def run(point: Point) -> tuple:
+        given, named = at_point(point, x, constants)
+        moving, Y = _moving(f, given, named)
+        dots = [None if dot is None else _tangent_of(point, part)
+                for part, dot in zip(given, x_dot or given)]  # fmt: skip
+        found = f_jvp(*dots, *left_out, *map(_copied, given), **named)
+        pairs = [(a, dot) for a, dot in zip(all_leaves(names, moving, moving)[1],
+                                            all_leaves(names, dots, moving)[1])
+                 if isinstance(a, ExactArray) and dot is not None]  # fmt: skip
+        wanted = each(lambda y: tangent(y, pairs) if isinstance(y, ExactArray) else 0 * y, Y)
+        titles = [f"{name}_dot" for name in getattr(Y, "_fields", [f"Y{i}" for i in range(len(parts(Y)))])]
+        titles = titles if isinstance(Y, tuple) else ["Y_dot"]
+        if len(parts(found)) != len(parts(Y)):
+            raise AssertionError(f"f_jvp returns {len(parts(found))} tangents for {len(parts(Y))} outputs")
+        return _named(titles, parts(found)), _named(titles, parts(wanted))
+
+    names = names_of(f, len(x))[1]
+    return _compared(run, f, x, constants, seed)
+
+
+def _compared(run: Callable, f: Callable, x: tuple, constants: dict, seed: int) -> Proof:
+    """What was returned and what is right are the same, name by name."""
+    sides, point, count = at_points(run, seed)
+    proof = compare(*_titled(*sides), point, count, lambda: _titled(*run(point.again(entries=True))))
+    if point.maxima and _outputs(f, x, constants, point) != _outputs(f, x, constants, point, True):
+        wrong = first_difference(list(pairs_of(*_titled(*run(point.again(entries=True))))), point)
+        if wrong:
+            raise AssertionError(f"refuted: {wrong}")
+        raise NotAlgebraic("undecided: f returns what depends on a maximum")
+    return proof
+
+
+def _titled(got: dict, wanted: dict) -> tuple:
+    """Both sides, without what is None on both, as tuples whose parts have names."""
+    for name in wanted:
+        if (got[name] is None) != (wanted[name] is None):
+            raise AssertionError(f"{name} is {'None' if got[name] is None else 'not None'}")
+
+    class Titled(tuple):
+        _fields = tuple(name for name in wanted if wanted[name] is not None)
+
+    return tuple(Titled(side[name] for name in Titled._fields) for side in (got, wanted))
+
+
+def _named(titles: Any, found: Any) -> dict:
+    return dict(zip(titles, found))
+
+
+def _moving(f: Callable, given: list, named: dict) -> tuple[list, Any]:
+    """The arguments as what others are differentiated by, and what f makes of them."""
+    moving = [_tracked(part) for part in given]
+    return moving, f(*moving, **named)
+
+
+def _tracked(x: Any) -> Any:
+    if is_branch(x):
+        return type(x)(*map(_tracked, x))
+    return tracked(x) if isinstance(x, ExactArray) else x
+
+
+def _copied(x: Any) -> Any:
+    if is_branch(x):
+        return type(x)(*map(_copied, x))
+    return x.copy() if isinstance(x, np.ndarray) else x
+
+
+def _gradient(pairs: list, part: Any) -> Any:
+    """The gradient by one argument; None where there is no letter."""
+    if not isinstance(part, ExactArray):
+        return None
+    outputs = np.concatenate([np.ravel(y) for y, _ in pairs])
+    weights = np.concatenate([np.ravel(dy) for _, dy in pairs])
+    return gradient(outputs, weights, part)
+
+
+def _tangent_of(point: Point, part: Any) -> Any:
+    """Letters in the shape of an argument, field by field; None for None."""
+    if is_branch(part):
+        return type(part)(*(_tangent_of(point, field) for field in part))
+    return letters(point, part.shape) if isinstance(part, ExactArray) else None
+
+
+def _outputs(f: Callable, x: tuple, constants: dict, point: Point, entries: bool = False) -> list:
+    """What f returns, with constants or with entries in the place of maxima."""
+    given, named = at_point(point.again(entries), x, constants)
+    there = (y for y in parts(f(*given, **named)) if y is not None)
+    return [hash(entry) for y in there for entry in exact(y, point).flat]

@@ -1,0 +1,107 @@
+"""Infinity beside exact numbers: the score of a key that a query may not attend to."""
+
+from math import inf
+from typing import Any
+
+from attnmath._algebraic import not_algebraic
+
+
+class Infinite:
+    """-inf or +inf: it does not move, and exp makes 0 of -inf."""
+
+    __slots__ = ("point", "sign")
+    shape, ndim, size, slopes = (), 0, 1, None
+
+    def __init__(self, point: Any, sign: int) -> None:
+        self.point, self.sign = point, sign
+
+    def _with(self, other: Any, operation: str) -> Any:
+        other = self.point.other(other, operation)
+        if isinstance(other, Infinite) and other.sign != self.sign:
+            raise not_algebraic("inf - inf")
+        return other if other is NotImplemented else self
+
+    def __add__(self, other: Any) -> Any:
+        return self._with(other, "+")
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        other = self.point.other(other, "-")
+        return other if other is NotImplemented else self + -other
+
+    def __rsub__(self, other: Any) -> Any:
+        return -self + other
+
+    def __neg__(self) -> "Infinite":
+        return Infinite(self.point, -self.sign)
+
+    def __mul__(self, other: Any) -> Any:
+        other = self.point.other(other, "*")
+        if other is NotImplemented:
+            return other
+        if isinstance(other, Infinite):
+            return Infinite(self.point, self.sign * other.sign)
+        if self.point.rational(other) is None:
+            raise not_algebraic("infinity times a letter", "(its sign is not known)")
+        if other == 0:
+            raise not_algebraic("infinity times 0")
+        return self if other > 0 else -self
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Any:
+        other = self.point.other(other, "/")
+        return other if other is NotImplemented else self * other.inverse()
+
+    def __rtruediv__(self, other: Any) -> Any:
+        other = self.point.other(other, "/")
+        return other if other is NotImplemented else self.inverse() * other
+
+    def inverse(self) -> Any:
+        return self.point.zero
+
+    def exp(self) -> Any:
+        return self.point.zero if self.sign < 0 else self
+
+    def tanh(self) -> Any:
+        return self.point.constant(self.sign)
+
+    def conjugate(self) -> "Infinite":
+        return self
+
+    def bare(self) -> "Infinite":
+        return self
+
+    def tracked(self) -> "Infinite":
+        return self
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __eq__(self, other: Any) -> Any:
+        other = self.point.other(other, "==")
+        if other is NotImplemented:
+            return other
+        return isinstance(other, Infinite) and other.sign == self.sign
+
+    def __hash__(self) -> int:
+        return hash(float(self))
+
+    def __lt__(self, other: Any) -> bool:
+        return self.sign < 0 and not self == other
+
+    def __gt__(self, other: Any) -> bool:
+        return self.sign > 0 and not self == other
+
+    def __le__(self, other: Any) -> bool:
+        return self.sign < 0 or self == other
+
+    def __ge__(self, other: Any) -> bool:
+        return self.sign > 0 or self == other
+
+    def __float__(self) -> float:
+        return self.sign * inf
+
+    def __repr__(self) -> str:
+        return "-inf" if self.sign < 0 else "inf"

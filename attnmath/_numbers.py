@@ -1,0 +1,273 @@
+"""Numbers of exact arithmetic: letters at a random point of a finite field.
+
+A number has its value modulo a large prime q. Made of letters by + - * / alone, it has one
+modulo a prime p below q too, which is the exponent that exp raises a g of order p to: so
+exp(x + y) = exp(x) exp(y) by construction, and exp(x) is a new unknown, since a letter modulo p
+and modulo q are independent. It counts its degree, and keeps its derivatives.
+"""
+
+from fractions import Fraction
+from math import isqrt
+from typing import Any
+
+from attnmath._algebraic import Redraw, not_algebraic
+from attnmath._primes import inverse, root
+
+
+class Number:
+    """A rational function of letters and their exponentials, at a random point."""
+
+    __slots__ = ("point", "value", "exponent", "second", "factor", "top", "bottom", "log_of", "slopes")
+    shape, ndim, size = (), 0, 1
+
+    def __init__(self, point, value, exponent, second, top=0, bottom=0,
+                 factor=None, log_of=None, slopes=None) -> None:  # fmt: skip
+        self.point = point
+        self.value = value  # modulo q
+        self.exponent = exponent  # modulo p; None after exp, nan where a root is missing
+        self.second = second  # modulo a prime below p, for exp of exp; or None
+        self.top, self.bottom = top, bottom  # degrees of numerator and denominator
+        self.factor = factor  # a number that exp multiplies by: exp(x + log s) = exp(x) s
+        self.log_of = log_of  # how its logarithm is made of others
+        self.slopes = slopes  # (what it was made of, derivative); None for a constant
+
+    # ---- arithmetic ----------------------------------------------------------------------
+
+    def __add__(self, other: Any) -> Any:
+        if other.__class__ is not Number:
+            other = self.point.other(other, "+")
+            if other.__class__ is not Number:
+                return other if other is NotImplemented else other + self
+        return self._sum(other, 1)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        if other.__class__ is not Number:
+            other = self.point.other(other, "-")
+            if other.__class__ is not Number:
+                return other if other is NotImplemented else -other + self
+        return self._sum(other, -1)
+
+    def __rsub__(self, other: Any) -> Any:
+        other = self.point.other(other, "-")
+        return other if other is NotImplemented else other - self
+
+    def _sum(a, b: "Number", sign: int) -> "Number":
+        point = a.point
+        if a.bottom or b.bottom:
+            top, bottom = max(a.top + b.bottom, b.top + a.bottom), a.bottom + b.bottom
+        else:
+            top, bottom = (a.top if a.top > b.top else b.top), 0
+        known = a.exponent is not None and b.exponent is not None
+        known_twice = a.second is not None and b.second is not None
+        x = Number(
+            point,
+            (a.value + sign * b.value) % point.q,
+            (a.exponent + sign * b.exponent) % point.p if known else None,
+            (a.second + sign * b.second) % point.o if known_twice else None,
+            top, bottom,
+        )  # fmt: skip
+        if a.factor is not None or b.factor is not None:
+            x.factor = (a.factor or point.one).times(b.factor or point.one) if sign == 1 else (
+                (a.factor or point.one).times((b.factor or point.one).inverse()))
+        if a.slopes is not None or b.slopes is not None:
+            x.slopes = [(a, point.one), (b, point.one if sign == 1 else point.minus_one)]
+        return x
+
+    def __neg__(self) -> "Number":
+        return self.point.zero._sum(self, -1)
+
+    def __pos__(self) -> "Number":
+        return self
+
+    def __mul__(self, other: Any) -> Any:
+        if other.__class__ is not Number:
+            other = self.point.other(other, "*")
+            if other.__class__ is not Number:
+                return other if other is NotImplemented else other * self
+        x = self.times(other)
+        if self.slopes is not None or other.slopes is not None:
+            x.slopes = [(self, other.bare()), (other, self.bare())]
+        return x
+
+    __rmul__ = __mul__
+
+    def times(a, b: "Number") -> "Number":
+        """The product, without its derivatives."""
+        point = a.point
+        known = a.exponent is not None and b.exponent is not None
+        known_twice = a.second is not None and b.second is not None
+        x = Number(
+            point,
+            a.value * b.value % point.q,
+            a.exponent * b.exponent % point.p if known else None,
+            a.second * b.second % point.o if known_twice else None,
+            a.top + b.top, a.bottom + b.bottom,
+        )  # fmt: skip
+        if a.factor is not None or b.factor is not None:
+            point.multiply_factor(x, a, b)
+        if a.log_of is not None or b.log_of is not None:
+            x.log_of = ("+", a, b)
+        return x
+
+    def __truediv__(self, other: Any) -> Any:
+        other = other if other.__class__ is Number else self.point.other(other, "/")
+        if other is NotImplemented:
+            return other
+        return self * other.inverse()
+
+    def __rtruediv__(self, other: Any) -> Any:
+        other = self.point.other(other, "/")
+        return other if other is NotImplemented else other * self.inverse()
+
+    def inverse(self) -> "Number":
+        """1 / x."""
+        point = self.point
+        if self.value == 0:
+            raise ZeroDivisionError("exact arithmetic: division by zero")
+        x = Number(point, inverse(self.value, point.q), inverse(self.exponent, point.p),
+                   inverse(self.second, point.o), self.bottom, self.top)  # fmt: skip
+        x.log_of = ("-", point.one, self)
+        if self.slopes is not None:
+            bare = x.bare()
+            x.slopes = [(self, point.zero._sum(bare.times(bare), -1))]
+        return x
+
+    def __pow__(self, other: Any) -> Any:
+        power = self.point.rational(other)
+        if power is None or power.denominator > 2:
+            raise not_algebraic("** with a power that is no multiple of 1/2")
+        if power.denominator == 2:
+            return self.sqrt() ** power.numerator
+        count, x = abs(power.numerator), self.point.one
+        for bit in bin(count)[2:]:
+            x = x * x * self if bit == "1" else x * x
+        return x if power >= 0 else x.inverse()
+
+    def __rpow__(self, other: Any) -> Any:
+        raise not_algebraic("** with a letter in the power")
+
+    # ---- functions -----------------------------------------------------------------------
+
+    def exp(self) -> "Number":
+        return self.point.exp(self)
+
+    def log(self) -> "Number":
+        return self.point.log(self)
+
+    def log1p(self) -> "Number":
+        return (1 + self).log()
+
+    def expm1(self) -> "Number":
+        return self.exp() - 1
+
+    def tanh(self) -> "Number":
+        twice = (self + self).exp()
+        return (twice - 1) / (twice + 1)
+
+    def sinh(self) -> "Number":
+        e = self.exp()
+        return (e - e.inverse()) / 2
+
+    def cosh(self) -> "Number":
+        e = self.exp()
+        return (e + e.inverse()) / 2
+
+    def sin(self) -> "Number":
+        w, i = self.point.turn(self)
+        return (w - w.inverse()) / (2 * i)
+
+    def cos(self) -> "Number":
+        w, _ = self.point.turn(self)
+        return (w + w.inverse()) / 2
+
+    def square(self) -> "Number":
+        return self * self
+
+    def reciprocal(self) -> "Number":
+        return self.inverse()
+
+    def conjugate(self) -> "Number":
+        return self
+
+    def sqrt(self) -> "Number":
+        point, constant = self.point, self.point.rational(self)
+        if constant is not None and constant >= 0:
+            roots = isqrt(constant.numerator), isqrt(constant.denominator)
+            if roots[0] ** 2 == constant.numerator and roots[1] ** 2 == constant.denominator:
+                return point.constant(Fraction(*roots))
+        value = root(self.value, point.q)
+        if value != value:
+            raise Redraw
+        x = Number(point, value, root(self.exponent, point.p), root(self.second, point.o),
+                   self.top, self.bottom)  # fmt: skip
+        if self.log_of is not None:
+            x.log_of = ("half", self, None)
+        if self.slopes is not None:
+            x.slopes = [(self, (x.bare() * 2).inverse())]
+        return x
+
+    # ---- what is known of a number -------------------------------------------------------
+
+    def bare(self) -> "Number":
+        """The number as a constant, which derivatives do not pass."""
+        if self.slopes is None:
+            return self
+        return Number(self.point, self.value, self.exponent, self.second, self.top, self.bottom,
+                      self.factor, self.log_of)  # fmt: skip
+
+    def tracked(self) -> "Number":
+        """The number as something of its own, by which others can be differentiated."""
+        x = Number(self.point, self.value, self.exponent, self.second, self.top, self.bottom,
+                   self.factor, self.log_of)  # fmt: skip
+        x.slopes = [] if self.slopes is None else [(self, self.point.one)]
+        return x
+
+    def __bool__(self) -> bool:
+        return self.value != 0
+
+    def __eq__(self, other: Any) -> Any:
+        if other.__class__ is not Number:
+            other = self.point.other(other, "==")
+            if other.__class__ is not Number:
+                return other if other is NotImplemented else False
+        return self.value == other.value
+
+    def __ne__(self, other: Any) -> Any:
+        same = self == other
+        return same if same is NotImplemented else not same
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __lt__(self, other: Any) -> Any:
+        return self.point.compare(self, other, "<", lambda x, y: x < y)
+
+    def __le__(self, other: Any) -> Any:
+        return self.point.compare(self, other, "<=", lambda x, y: x <= y)
+
+    def __gt__(self, other: Any) -> Any:
+        return self.point.compare(self, other, ">", lambda x, y: x > y)
+
+    def __ge__(self, other: Any) -> Any:
+        return self.point.compare(self, other, ">=", lambda x, y: x >= y)
+
+    def __abs__(self) -> "Number":
+        return -self if self < 0 else self
+
+    def __float__(self) -> float:
+        return float(self._constant("float"))
+
+    def __int__(self) -> int:
+        return int(self._constant("int"))
+
+    def _constant(self, what: str) -> Fraction:
+        constant = self.point.rational(self)
+        if constant is None:
+            raise not_algebraic(f"{what}() of a letter")
+        return constant
+
+    def __repr__(self) -> str:
+        constant = self.point.rational(self)
+        return str(constant) if constant is not None else f"Number({self.value:x})"

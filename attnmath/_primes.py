@@ -1,0 +1,108 @@
+"""Large random primes, each one less than a multiple of the one below it.
+
+Where p divides q - 1, there is a g with g^p = 1 modulo q, and x -> g^x turns sums modulo p
+into products modulo q: an exponential function between two finite fields.
+"""
+
+from functools import lru_cache
+from math import nan
+from random import Random
+
+Residue = int | float | None  # nan where there is none at this point, None where there is none at all
+
+BITS = 127  # of the lowest prime: there are more than 10^35 of this length
+SQUARES = (2, 3, 5, 7, 11, 13)  # have roots in every field, so that 1/sqrt(d_k) has one
+SMALL = [n for n in range(2, 500) if all(n % k for k in range(2, n))]
+WITNESSES = SMALL[:40]  # a composite number passes for a random base with at most 1/4
+
+
+def is_prime(n: int) -> bool:
+    """Whether n is a prime, by the test of Miller and Rabin."""
+    if n < 500 or any(n % k == 0 for k in SMALL):
+        return n in SMALL
+    odd, twos = n - 1, 0
+    while odd % 2 == 0:
+        odd, twos = odd // 2, twos + 1
+    return all(_passes(n, base, odd, twos) for base in WITNESSES)
+
+
+def _passes(n: int, base: int, odd: int, twos: int) -> bool:
+    x = pow(base, odd, n)
+    if x in (1, n - 1):
+        return True
+    for _ in range(twos - 1):
+        x = x * x % n
+        if x == n - 1:
+            return True
+    return False
+
+
+def is_square(x: int, p: int) -> bool:
+    """Whether x, not 0, is a square modulo the prime p: Euler's criterion."""
+    return pow(x, (p - 1) // 2, p) == 1
+
+
+def root(x: Residue, p: int) -> Residue:
+    """The root of x modulo p that is of odd order; nan if there is none.
+
+    p is 3 modulo 4, or 5 modulo 8. Numbers of odd order take the place of the positive
+    ones: products and quotients of them are such numbers, and -1 is not.
+    """
+    if x is None or x != x or x == 0:
+        return x
+    odd = (p - 1) // (2 if p % 4 == 3 else 4)
+    return pow(x, (odd + 1) // 2, p) if pow(x, odd, p) == 1 else nan
+
+
+def inverse(x: Residue, p: int) -> Residue:
+    """1 / x modulo p; nan if x is 0."""
+    if x is None or x != x:
+        return x
+    return pow(x, -1, p) if x else nan
+
+
+@lru_cache(maxsize=64)
+def chain(seed: int, length: int, has_i: bool) -> tuple[int, ...]:
+    """Primes p_1, p_2, ... where each p_k divides p_(k+1) - 1.
+
+    All are 3 modulo 4, so that half of all numbers have a root; the last one is 5 modulo
+    8 if -1 is to have one.
+    """
+    rng = Random(f"{seed} {length} {has_i}")
+    primes = [_lowest(rng)]
+    while len(primes) < length:
+        is_last = len(primes) == length - 1
+        primes.append(_above(primes[-1], has_i and is_last))
+    return tuple(primes)
+
+
+def _lowest(rng: Random) -> int:
+    while True:
+        p = rng.getrandbits(BITS - 1) | 1 << BITS - 1
+        p += 7 - p % 8
+        if _is_suitable(p):
+            return p
+
+
+def _above(p: int, has_i: bool) -> int:
+    """The first suitable prime k p + 1."""
+    k, step = (4, 8) if has_i else (2, 4)
+    while not _is_suitable(k * p + 1):
+        k += step
+    return k * p + 1
+
+
+def _is_suitable(p: int) -> bool:
+    """A prime modulo which the small squares are squares. (2 is not one where p = 5 mod 8.)"""
+    if not all(p % k for k in SMALL):
+        return False
+    wanted = SQUARES[1:] if p % 8 == 5 else SQUARES
+    return all(is_square(x, p) for x in wanted) and is_prime(p)
+
+
+def element(p: int, q: int, rng: Random) -> int:
+    """A random number of order p modulo q, where p divides q - 1."""
+    while True:
+        g = pow(rng.randrange(2, q - 1), (q - 1) // p, q)
+        if g != 1:
+            return g
