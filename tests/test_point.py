@@ -1,0 +1,150 @@
+"""A random point: letters, constants, what is looked up there, and constants for maxima."""
+
+from fractions import Fraction
+from math import inf
+
+import numpy as np
+import pytest
+from flint import fmpz
+
+from attnmath._algebraic import NotAlgebraic
+from attnmath._point import SMALL, Point, reconstructed
+
+
+def residues(x):
+    return x.value, x.exponent, x.second
+
+
+def test_the_primes_of_a_point():
+    """Each divides the next less one; the lowest is there only for exponentials inside of others."""
+    point, deep = Point(seed=1), Point(seed=1, depth=2)
+    assert point.o == 1 and (point.q - 1) % point.p == 0
+    assert (deep.q - 1) % deep.p == 0 == (deep.p - 1) % deep.o and deep.o > 2**126
+    assert all(fmpz(p).is_prime() for p in (point.p, point.q, deep.o, deep.p, deep.q))
+
+
+def test_a_seed_says_which_point_it_is():
+    one, same = (residues(Point(seed=1).letter()) for _ in range(2))
+    others = [Point(seed=2), Point(seed=1, attempt=1), Point(seed=1, depth=2), Point(seed=1, has_i=True)]
+    assert one == same and all(residues(point.letter()) != one for point in others)
+
+
+def test_letters_are_independent_modulo_each_prime():
+    point = Point(seed=1, depth=2)
+    x = [residues(point.letter()) for _ in range(50)]
+    assert len({a for row in x for a in row}) == 150
+    assert all(a < p for row in x for a, p in zip(row, (point.q, point.p, point.o)))
+
+
+def test_letters_fill_the_whole_field():
+    """A quarter of them in each quarter, within five standard deviations."""
+    point = Point(seed=2)
+    quarters = np.bincount([4 * point.letter().value // point.q for _ in range(4000)])
+    assert len(quarters) == 4 and abs(quarters - 1000).max() < 5 * (4000 * 3 / 16) ** 0.5
+
+
+def test_the_point_begins_again():
+    point = Point(seed=1)
+    first = [residues(point.letter()) for _ in range(3)]
+    point.letter().exp().log()
+    assert [residues(point.again().letter())] == first[:1]
+    assert [residues(point.letter()) for _ in range(2)] == first[1:]
+
+
+def test_logarithms_and_maxima_do_not_disturb_the_letters():
+    """So that the same letters are drawn by another run that takes fewer of them."""
+    point, other = Point(seed=1), Point(seed=1)
+    point.maximum([point.letter(), point.letter()])
+    (point.letter() + 1).log()
+    [other.letter() for _ in range(3)]
+    assert residues(point.letter()) == residues(other.letter())
+
+
+def test_constants_have_the_same_fraction_modulo_each_prime():
+    point = Point(seed=1, depth=2)
+    x = point.constant(Fraction(-5, 7))
+    assert [(7 * r + 5) % p for r, p in zip(residues(x), (point.q, point.p, point.o))] == [0, 0, 0]
+    assert (x.top, x.bottom) == (0, 0)
+
+
+@pytest.mark.parametrize("x", [0, 1, -1, 2**40 - 1, Fraction(1 - 2**40, 2**40 - 3), Fraction(355, 113)])
+def test_fractions_are_reconstructed(x):
+    q, x = Point(seed=1).q, Fraction(x)
+    value = x.numerator * pow(x.denominator, -1, q) % q
+    assert reconstructed(value, q) == x
+
+
+def test_what_is_no_small_fraction_is_not_reconstructed():
+    point = Point(seed=1)
+    assert reconstructed(SMALL, point.q) is None
+    assert all(reconstructed(point.letter().value, point.q) is None for _ in range(50))
+
+
+@pytest.mark.parametrize("x", [3, True, 0.5, -0.75, 1e6, 2.0**-200, np.float64(2.5), np.int64(-4), Fraction(2, 3)])
+def test_exact_numbers_are_taken_as_they_are(x):
+    point = Point(seed=1)
+    top, bottom = map(int, Fraction(x).as_integer_ratio())
+    assert (bottom * point.other(x, "+").value - top) % point.q == 0
+
+
+@pytest.mark.parametrize("x", [0.1, 1 / 3, 1 / 3**0.5, 1 + 1e-9, 1e-9, 1e300, float("nan"), 1j, np.float64(0.7)])
+def test_rounded_numbers_are_refused_with_their_value_and_the_line(x):
+    point = Point(seed=1)
+    with pytest.raises(NotAlgebraic, match=r"leaves the algebra.*, at test_point.py:\d+ \(test_rounded"):
+        point.letter() * x
+
+
+def test_what_is_no_number_is_left_to_others():
+    point = Point(seed=1)
+    assert point.other("text", "+") is NotImplemented and point.other(None, "+") is NotImplemented
+    assert point.other([1], "+") is NotImplemented
+    with pytest.raises(TypeError):
+        point.letter() + "text"
+
+
+def test_numbers_of_another_point_are_refused():
+    with pytest.raises(NotAlgebraic, match="two different points"):
+        Point(seed=1).other(Point(seed=2).letter(), "+")
+
+
+# ---- maxima ------------------------------------------------------------------------------------
+
+
+def rows():
+    point = Point(seed=1)
+    x, y = point.letter(), point.letter()
+    return point, x, y, point.other(-inf, "+")
+
+
+def test_a_maximum_is_a_constant_of_its_own():
+    point, x, y, hidden = rows()
+    c = point.maximum([x, y])
+    assert c not in (x, y, x + y, 0) and point.maximum([x, y]) == c
+    assert c not in (point.maximum([x, x + y]), point.maximum([x, y, hidden]))
+
+
+def test_a_maximum_of_constants_is_their_maximum():
+    point, _, _, hidden = rows()
+    assert point.maximum([point.constant(k) for k in (2, -7, 5, 4)]) == 5
+    assert point.maximum([hidden, point.constant(-3)]) == -3
+
+
+def test_a_maximum_of_an_empty_row_is_minus_infinity():
+    point, _, _, hidden = rows()
+    assert point.maximum([hidden, hidden]) == hidden
+
+
+def test_a_maximum_does_not_move():
+    point, x, y, _ = rows()
+    assert point.maximum([x.tracked(), y.tracked()]).slopes is None
+
+
+def test_an_entry_may_take_the_place_of_the_maximum():
+    """One that is not hidden, the same one for the same row, and each for some row."""
+    point, x, y, hidden = rows()
+    point.again(entries=True)
+    taken = {point.maximum([x, hidden, y]) for _ in range(5)}
+    assert len(taken) == 1 and taken < {x, y}
+    many = [[x * k, y * k] for k in range(1, 40)]
+    places = [row.index(point.maximum(row)) for row in many]
+    assert set(places) == {0, 1}
