@@ -17,6 +17,7 @@ from attnmath.page._casts_limits import BALL, FINITE, REACH
 from attnmath.page._casts_masks import DROPOUT, EQUAL, MASKS
 from attnmath.page._casts_merge import SCRATCHED
 from attnmath.page._casts_others import OTHER_TEXTS
+from attnmath.page._casts_proved import PROVED
 from attnmath.page._casts_question import ANSWER, CAUSAL, QUESTION, VALUES
 from attnmath.page._casts_rounding import ROUNDING
 from attnmath.page._casts_sdpa import SOURCE_SDPA
@@ -183,6 +184,7 @@ CHAPTERS = {
     "lipschitz": (REACH, BALL, FINITE),
     "reading_heads": (REMOVAL, ABLATION),
     "rounding": (ROUNDING,),
+    "proved": (PROVED,),
     "source_merge": SCRATCHED,
     "comparisons": COMPARED,
     "source_sdpa": SOURCE_SDPA,
