@@ -20,7 +20,7 @@ from attnmath import (
     softmax,
     softmax_vjp,
 )
-from planted import PLANTED, Planted, draw, instead, nearly, rowsum, weights
+from planted import PLANTED, Planted, T, draw, instead, nearly, rowsum, weights
 
 TOLERANCE = 1e-6  # of the largest entry: that of a check which is thought to be strict
 ROUNDING = 1e-12  # of a gradient that is zero
@@ -281,6 +281,77 @@ def test_a_maximum_hides_nothing_that_is_false_without_it():
     for right in (lambda A: softmax(A) ** 2, lambda A: nearly(softmax(A))):
         with pytest.raises(AssertionError, match="refuted"):
             prove(softmax, right, (2, 3))
+
+
+def test_what_is_equal_to_a_maximum_is_not_taken_for_unequal():
+    """A constant that stands for a maximum is no entry of its row; a maximum is one."""
+    for left in (lambda A: np.where(A == A.max(-1, keepdims=True), A, 0),
+                 lambda A: A * (A - A.max(-1, keepdims=True) == 0)):  # fmt: skip
+        with pytest.raises((AssertionError, NotAlgebraic), match="refuted|undecided"):
+            prove(left, lambda A: 0 * A, (2, 3))
+
+
+# ---- gradients and tangents ------------------------------------------------------------------------
+
+
+def product(X, F):
+    return X @ F
+
+
+GRADIENTS = {  # what is wrong, and what is said of it
+    "exchanged": (lambda dY, X, F: (T(X) @ dY, dY @ T(F)), "dX"),
+    "one is missing": (lambda dY, X, F: (dY @ T(F),), "1 gradient.* for 2 arguments"),
+    "one too many": (lambda dY, X, F: (dY @ T(F), T(X) @ dY, X), "3 gradients for 2 arguments"),
+    "one is None": (lambda dY, X, F: (dY @ T(F), None), "dF is None"),
+    "one has a shape that broadcasts": (lambda dY, X, F: (dY @ T(F), (T(X) @ dY)[:1]), "dF"),
+    "floats": (lambda dY, X, F: (np.zeros((2, 3)), T(X) @ dY), r"dX differs at entry \(0, 0\), in 6 of 6"),
+    "an argument is changed": (lambda dY, X, F: (dY @ T(F.__imul__(2)), T(X) @ dY), "dX"),
+    "dF alone is wrong": (lambda dY, X, F: (dY @ T(F), -T(X) @ dY), "dF differs"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", GRADIENTS)
+def test_a_wrong_gradient_is_refused_by_name(mistake):
+    wrong, message = GRADIENTS[mistake]
+    check_vjp(lambda dY, X, F: (dY @ T(F), T(X) @ dY), product, (2, 3), (3, 4), exact=True)
+    with pytest.raises(AssertionError, match=message):
+        check_vjp(wrong, product, (2, 3), (3, 4), exact=True)
+
+
+def test_a_wrong_tangent_is_refused():
+    right = lambda X_dot, F_dot, X, F: X_dot @ F + X @ F_dot  # noqa: E731
+    assert check_jvp(right, product, (2, 3), (3, 4), exact=True).entries == 8
+    for wrong in (lambda X_dot, F_dot, X, F: X_dot @ F - X @ F_dot, lambda X_dot, F_dot, X, F: X_dot @ F,
+                  lambda *x: right(*x)[:1], lambda *x: nearly(right(*x))):  # fmt: skip
+        with pytest.raises(AssertionError, match="Y_dot"):
+            check_jvp(wrong, product, (2, 3), (3, 4), exact=True)
+
+
+def test_several_outputs_and_numbers():
+    def f(x, c):
+        return c * x * x, x.sum()
+
+    def f_vjp(dY, x, c):
+        return 2 * c * x * dY[0] + dY[1], (x * x * dY[0]).sum()
+
+    def f_jvp(x_dot, c_dot, x, c):
+        return c_dot * x * x + 2 * c * x * x_dot, x_dot.sum()
+
+    assert check_vjp(f_vjp, f, (3,), (), exact=True).entries == 4
+    assert check_jvp(f_jvp, f, (3,), 0.3, exact=True).entries == 4
+    with pytest.raises(AssertionError, match="^refuted: dx differs"):
+        check_vjp(lambda dY, x, c: (f_vjp(dY, x, c)[0] - 2 * dY[1], (x * x * dY[0]).sum()), f, (3,), (), exact=True)
+    with pytest.raises(AssertionError, match="^refuted: dc differs"):
+        check_vjp(lambda dY, x, c: (f_vjp(dY, x, c)[0], 0 * c), f, (3,), (), exact=True)
+    with pytest.raises(AssertionError, match="^refuted: Y1_dot differs"):
+        check_jvp(lambda *x: (f_jvp(*x)[0], -f_jvp(*x)[1]), f, (3,), (), exact=True)
+
+
+def test_a_gradient_of_what_depends_on_a_maximum_is_not_proved():
+    for gradient in (lambda dY, A: 0 * A, lambda dY, A: 0 * A + dY[:, None] / 3):
+        with pytest.raises((AssertionError, NotAlgebraic), match="refuted|undecided"):
+            check_vjp(gradient, lambda A: A.max(-1), (2, 3), exact=True)
+    check_vjp(lambda dY, A: softmax_vjp(dY, A).dA, softmax, (2, 3), exact=True)
 
 
 # ---- masks, empty rows, groups, shapes -------------------------------------------------------------
