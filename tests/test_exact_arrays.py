@@ -167,6 +167,13 @@ def test_a_maximum_along_another_axis_and_over_all():
     assert (A.max(0) == A.T.max(-1)).all() and V.max(1).shape == (2, 4)
 
 
+def test_the_larger_of_two_is_a_maximum_as_well():
+    """The same one, whatever the order."""
+    x = np.maximum(A, B)
+    assert isinstance(x, ExactArray) and (x == np.maximum(B, A)).all() and (x == np.stack([A, A * 0 + B]).max(0)).all()
+    assert not (x == A).any() and not (x == B).any()
+
+
 def test_a_maximum_of_what_is_hidden_is_minus_infinity():
     c = np.where(np.arange(3)[:, None] == 1, -INF, A).max(-1)
     assert [x == -INF for x in c] == [False, True, False]
@@ -246,7 +253,7 @@ REFUSED = {
     "<": lambda: A < B,
     "> 0": lambda: A > 0,
     "abs": lambda: abs(A),
-    "np.maximum": lambda: np.maximum(A, 0),
+    "np.minimum": lambda: np.minimum(A, 0),
     "min": lambda: A.min(-1),
     "np.min": lambda: np.min(A),
     "argmax": lambda: A.argmax(-1),
