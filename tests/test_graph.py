@@ -127,6 +127,42 @@ def test_what_is_differentiated_by_is_a_letter_of_its_own():
     assert (y == x * x).all()
 
 
+TRACKED = {
+    "an exponential": lambda x: np.exp(x),
+    "a sum of exponentials": lambda x: np.exp(x) + np.exp(2 * x),
+    "a weight": lambda x: np.exp(x) / (1 + np.exp(x)),
+    "a product": lambda x: x * (x + 1),
+    "a quotient": lambda x: 1 / (1 + x),
+    "a root": lambda x: np.sqrt(np.exp(x)),
+}
+
+
+@pytest.mark.parametrize("name", TRACKED)
+def test_the_logarithm_of_what_is_tracked_moves_with_it(name):
+    """Not with what it was made of: its logarithm is known from that, its derivative is not."""
+    y = tracked(TRACKED[name](letters(POINT, ())))
+    assert derivative(np.log, y) == 1 / y
+
+
+@pytest.mark.parametrize("name", TRACKED)
+def test_the_logarithm_of_a_constant_does_not_move(name):
+    x = letter()
+    assert derivative(lambda x: np.log(bare(TRACKED[name](x))), x) == 0
+
+
+@pytest.mark.parametrize("name", TRACKED)
+def test_the_logarithm_moves_with_what_its_argument_was_made_of(name):
+    x = letter()
+    y = TRACKED[name]
+    assert derivative(lambda x: np.log(y(x)), x) == derivative(y, x) / y(x)
+
+
+def test_the_root_of_an_exponential_that_is_tracked_or_constant():
+    x = letter()
+    y = tracked(np.exp(x))
+    assert derivative(np.sqrt, y) == 1 / (2 * np.sqrt(y)) and derivative(lambda x: np.sqrt(bare(np.exp(x))), x) == 0
+
+
 def test_minus_infinity_does_not_move():
     x = tracked(letters(POINT, (3,)))
     masked = np.where([True, False, True], x, -inf)
