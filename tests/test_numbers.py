@@ -156,6 +156,25 @@ def test_the_logarithm_of_zero_is_an_error(point):
         (x - x).log()
 
 
+QUOTIENTS = {
+    "1 / (log s + x)": lambda x, s: 1 / (s.log() + x),
+    "sqrt(log s + x)": lambda x, s: (s.log() + x).sqrt(),
+    "x log s": lambda x, s: x * s.log(),
+    "log s / log x": lambda x, s: s.log() / x.log(),
+}
+
+
+@pytest.mark.parametrize("name", QUOTIENTS)
+def test_a_quotient_of_logarithms_has_no_exponent(name):
+    """A logarithm is known by its exponential; what is made of it otherwise cannot be one more exponent."""
+    with pytest.raises(Deeper):
+        for attempt in range(50):
+            try:
+                QUOTIENTS[name](*letters(Point(seed=3, attempt=attempt), 2)).exp()
+            except Redraw:
+                continue
+
+
 def test_log1p_and_expm1(point):
     x = point.letter()
     assert x.expm1() == x.exp() - 1 and x.exp().log1p() == (1 + x.exp()).log() and (x.expm1().log1p() - x).exp() == 1
