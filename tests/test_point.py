@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from flint import fmpz
 
+from attnmath import _primes
 from attnmath._algebraic import NotAlgebraic
 from attnmath._point import Point
-from attnmath._radicands import LIMIT, reconstructed
 
 
 def residues(x):
@@ -69,19 +69,6 @@ def test_constants_have_the_same_fraction_modulo_each_prime():
     assert (x.top, x.bottom) == (0, 0)
 
 
-@pytest.mark.parametrize("x", [0, 1, -1, 2**40 - 1, Fraction(1 - 2**40, 2**40 - 3), Fraction(355, 113)])
-def test_fractions_are_reconstructed(x):
-    q, x = Point(seed=1).q, Fraction(x)
-    value = x.numerator * pow(x.denominator, -1, q) % q
-    assert reconstructed(value, q) == x
-
-
-def test_what_is_no_small_fraction_is_not_reconstructed():
-    point = Point(seed=1)
-    assert reconstructed(LIMIT, point.q) is None
-    assert all(reconstructed(point.letter().value, point.q) is None for _ in range(50))
-
-
 @pytest.mark.parametrize("x", [3, True, 0.5, -0.75, 1e6, 2.0**-200, np.float64(2.5), np.int64(-4), Fraction(2, 3)])
 def test_exact_numbers_are_taken_as_they_are(x):
     point = Point(seed=1)
@@ -107,6 +94,38 @@ def test_what_is_no_number_is_left_to_others():
 def test_numbers_of_another_point_are_refused():
     with pytest.raises(NotAlgebraic, match="two different points"):
         Point(seed=1).other(Point(seed=2).letter(), "+")
+
+
+# ---- what the theorem counts -------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """A point of primes so small that chance can be seen."""
+    monkeypatch.setattr(_primes, "BITS", 11)
+    _primes.chain.cache_clear()
+    yield Point(seed=1)
+    _primes.chain.cache_clear()
+
+
+FALSE = {
+    "three zeros": (lambda x, y: (x - 1) * (x - 2) * (x - 3), "q", 3),
+    "two letters": (lambda x, y: (x - 1) * (y - 2), "q", 2),
+    "an exponential": (lambda x, y: x.exp() - y.exp(), "p", 1),
+    "two exponentials": (lambda x, y: (x.exp() - 1) * (y.exp() * x.exp() - 1), "p", 2),
+}
+
+
+@pytest.mark.parametrize("name", FALSE)
+def test_what_is_false_passes_as_rarely_as_its_degree_says(small, name):
+    """As often as there are zeros, within five standard deviations; the degree is no less."""
+    function, prime, zeros = FALSE[name]
+    x, y = small.letter(), small.letter()
+    degree = function(x, y).top
+    trials, chance = 12000, zeros / getattr(small, prime)
+    passed = sum(function(small.letter(), small.letter()) == 0 for _ in range(trials))
+    assert 0 < passed and abs(passed - trials * chance) < 5 * (trials * chance) ** 0.5
+    assert degree >= zeros
 
 
 # ---- maxima ------------------------------------------------------------------------------------
