@@ -109,23 +109,21 @@ def small(monkeypatch):
 
 
 FALSE = {
-    "three zeros": (lambda x, y: (x - 1) * (x - 2) * (x - 3), "q", 3),
-    "two letters": (lambda x, y: (x - 1) * (y - 2), "q", 2),
-    "an exponential": (lambda x, y: x.exp() - y.exp(), "p", 1),
-    "two exponentials": (lambda x, y: (x.exp() - 1) * (y.exp() * x.exp() - 1), "p", 2),
+    "an exponential": (lambda x, y: x.exp() - y.exp(), 1),
+    "two exponentials": (lambda x, y: (x.exp() - 1) * (y.exp() * x.exp() - 1), 2),
+    "three zeros in an exponent": (lambda x, y: ((x - 1) * (x - 2) * (x - 3)).exp() - 1, 3),
+    "two letters in an exponent": (lambda x, y: (x * y).exp() - 1, 2),
 }
 
 
 @pytest.mark.parametrize("name", FALSE)
-def test_what_is_false_passes_as_rarely_as_its_degree_says(small, name):
-    """As often as there are zeros, within five standard deviations; the degree is no less."""
-    function, prime, zeros = FALSE[name]
-    x, y = small.letter(), small.letter()
-    degree = function(x, y).top
-    trials, chance = 12000, zeros / getattr(small, prime)
+def test_what_is_false_passes_as_rarely_as_its_zeros_say(small, name):
+    """Within five standard deviations; the degree is no less than the zeros."""
+    function, zeros = FALSE[name]
+    trials, chance = 12000, zeros / small.p
     passed = sum(function(small.letter(), small.letter()) == 0 for _ in range(trials))
     assert 0 < passed and abs(passed - trials * chance) < 5 * (trials * chance) ** 0.5
-    assert degree >= zeros
+    assert function(small.letter(), small.letter()).top >= zeros
 
 
 # ---- maxima ------------------------------------------------------------------------------------
