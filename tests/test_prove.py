@@ -43,7 +43,7 @@ def test_a_mistake_that_floats_accept_is_refuted(row):
     gradient = planted.mistake.partition(": ")[0] if ": " in planted.mistake else ""
     with pytest.raises(AssertionError, match=f"refuted.*{gradient}"):
         planted.judge(planted.wrong)
-    assert planted.judge(planted.right).error < 1e-30
+    assert planted.judge(planted.right).error < 1e-20
 
 
 def test_the_planted_mistakes_are_many():
@@ -118,6 +118,9 @@ HOLDS = {
     "the logarithm of a power": (lambda x: np.log(x**3), lambda x: 3 * np.log(x), ()),
     "exponentials of exponentials": (
         lambda x, y: np.exp(np.exp(x) + np.exp(y)), lambda x, y: np.exp(np.exp(x)) * np.exp(np.exp(y)), (), ()),
+    "the largest in another order": (lambda A: A.max(-1), lambda A: A[:, ::-1].max(-1), (2, 3)),
+    "the larger of two": (lambda x, y: np.maximum(x, y), lambda x, y: np.maximum(y, x), (2, 3), (2, 3)),
+    "the logarithm of one exponential": (lambda x: np.log(0 * x + np.exp(x)), lambda x: x, (2,)),
     "the entropy of weights": (
         lambda A: -(softmax(A) * log_softmax(A)).sum(-1),
         lambda A: logsumexp(A) - (softmax(A) * A).sum(-1), (3, 4)),
@@ -163,7 +166,7 @@ FALSE = {
 def test_what_holds_is_proved(name, seed):
     left, right, *shapes = HOLDS[name]
     proof = prove(left, right, *shapes, seed=seed)
-    assert 0 < proof.error < 1e-30 and "proved" in str(proof)
+    assert 0 < proof.error < 1e-20 and "proved" in str(proof)
 
 
 @pytest.mark.parametrize("name", FALSE)
@@ -206,7 +209,6 @@ LEAVES = {
     r"\+ with 1e-10": lambda A: A + 1e-10,
     r"\* with 1.41421": lambda A: A * np.sqrt(2.0),
     r"\* with the complex": lambda A: A * 1j,
-    r"np.maximum": lambda A: np.maximum(A, 0),
     r"np.absolute": lambda A: abs(A),
     r"np.sign ": lambda A: np.sign(A),
     r"np.arctan ": lambda A: np.arctan(A),
@@ -255,7 +257,6 @@ def test_a_gradient_that_leaves_the_algebra_is_refused():
 
 MAXIMA = {  # true, but only of a maximum
     "of what is moved": (lambda A, c: (A + c).max(-1), lambda A, c: A.max(-1) + c[:, 0], (2, 3), (2, 1)),
-    "of a row in another order": (lambda A: A.max(-1), lambda A: A[:, ::-1].max(-1), (2, 3)),
     "of maxima": (lambda A: A.max(-1).max(), lambda A: A.max(), (2, 3)),
 }  # fmt: skip
 
@@ -272,6 +273,7 @@ def test_what_no_maximum_makes_true_is_refuted():
         (lambda A: np.log(np.exp(A - A.max(-1, keepdims=True)).sum(-1)), logsumexp),  # not added again
         (lambda A: A.max(-1), lambda A: A.sum(-1)),
         (lambda A: A.max(-1), lambda A: A[:, 0]),
+        (lambda A: np.maximum(A, 0), lambda A: A),
     ]:  # fmt: skip
         with pytest.raises(AssertionError, match="refuted"):
             prove(left, right, (2, 3))
@@ -365,6 +367,15 @@ def test_what_is_hidden_has_no_weight():
     assert prove(left, right, MASK).entries == 12
     with pytest.raises(AssertionError, match="refuted"):
         prove(left, right, MASK.shape)
+
+
+def test_log_sum_exp_of_what_is_not_hidden():
+    def right(A):
+        return np.stack([logsumexp(A[0, [0, 3]]), 0 * A[0, 0] - np.inf, logsumexp(A[2])])
+
+    assert prove(logsumexp, right, MASK).entries == 3
+    one = np.array([[-np.inf, 0, -np.inf]])
+    assert prove(logsumexp, lambda A: A[:, 1], one).entries == 1
 
 
 def test_a_row_with_one_key_has_its_value():
