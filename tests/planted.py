@@ -168,7 +168,7 @@ def dZ_less_keys(found, dY, X, Z, W, B, gamma):
     return multihead_vjp(dY, X, Z, W._replace(W_K=-W.W_K), B, gamma, given=past).dZ
 
 
-NORM = draw(3, 4), draw(4), draw(4)
+NORM = draw(2, 4), draw(4), draw(4)
 EPSILON = {"epsilon": 2**-40}
 
 
