@@ -150,6 +150,12 @@ def test_the_logarithm_of_a_shifted_sum(point):
     assert shifted.log() == whole.log() - c
 
 
+def test_the_logarithm_of_one_term_and_nothing(point):
+    """As the sum of a row with one key that is not hidden."""
+    x, y = letters(point, 2)
+    assert (0 + x.exp()).log() == x and (0 + x.exp() * y.exp() + 0).log() == x + y
+
+
 def test_the_logarithm_of_zero_is_an_error(point):
     x = point.letter()
     with pytest.raises(ZeroDivisionError):
