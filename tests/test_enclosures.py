@@ -157,6 +157,16 @@ def test_the_gradient_of_silu_lies_within_its_roundings(size):
     assert certified(found, exact, steps.silu_vjp(ball(dF), ball(U)))
 
 
+def test_what_was_rounded_more_is_not_certified():
+    """In float32, or by one part in 10^14."""
+    dF, U = np.random.default_rng(4).normal(size=(2, 5, 6))
+    found, (exact,) = attnmath.silu_vjp(dF, U), gradients(silu, dF, U)
+    rounded = steps.silu_vjp(ball(dF), ball(U))
+    short = attnmath.silu_vjp(*(x.astype(np.float32) for x in (dF, U)))
+    assert not certified(short, exact, rounded) and not certified((1 + 1e-14) * found, exact, rounded)
+    assert not certified(found, 1.001 * exact, rounded)
+
+
 @pytest.mark.parametrize("offset", [0.0, 1e3])
 def test_the_gradients_of_layer_norm_lie_within_their_roundings(offset):
     rng = np.random.default_rng(5)

@@ -77,10 +77,10 @@ def test_minus_one_is_a_square_of_what_is_returned(length):
 
 
 def test_another_seed_has_other_primes_and_the_same_seed_the_same():
-    primes = [chain(seed, 2, False)[0] for seed in range(8)]
-    assert len(set(primes)) == 8
+    primes = [chain(seed, 2, False)[0] for seed in range(4)]
+    assert len(set(primes)) == 4
     _primes.chain.cache_clear()
-    assert primes == [chain(seed, 2, False)[0] for seed in range(8)]
+    assert primes == [chain(seed, 2, False)[0] for seed in range(4)]
 
 
 def test_is_prime_agrees_with_flint():
