@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 ENGINE = {"_algebraic", "_numbers", "_infinity", "_point", "_exact_arrays", "_exact_linalg", "_graph",
-          "_prove", "_exact_check", "_arrays"}  # fmt: skip
+          "_prove", "_exact_check", "_arrays", "_radicands"}  # fmt: skip
 
 
 class NotAlgebraic(TypeError):
@@ -19,7 +19,15 @@ class OtherPoint(Exception):
 
 
 class Redraw(OtherPoint):
-    """A root that is not there at this point, but is at others."""
+    """A root that is not there at this point, but is at others: the how many-th, if it counts."""
+
+    def __init__(self, which: int = 0) -> None:
+        super().__init__(which)
+        self.which = which
+
+
+class OtherPrimes(OtherPoint):
+    """A whole number without a root modulo these primes."""
 
 
 class Deeper(OtherPoint):

@@ -84,7 +84,7 @@ def sqrt(x: Array) -> Array:
 
 def default_scale(d_k: int, x: Array) -> Scalar:
     """1 / sqrt(d_k), as a number that x may be multiplied by."""
-    return 1 / math.sqrt(d_k) if not is_exact(x) else 1 / sqrt(0 * x.sum() + d_k)
+    return 1 / sqrt(x.number(d_k)) if is_exact(x) else 1 / math.sqrt(d_k)
 
 
 def tanh(x: Array) -> Array:

@@ -14,7 +14,7 @@ from attnmath._infinity import Infinite
 from attnmath._numbers import Number
 from attnmath._point import Point
 
-UNDECIDED = ("maximum", "minimum", "fmax", "fmin", "absolute", "sign", "floor", "ceil", "rint",
+UNDECIDED = ("minimum", "fmax", "fmin", "absolute", "sign", "floor", "ceil", "rint",
              "trunc", "heaviside", "signbit", "hypot", "arctan2", "logaddexp", "float_power")  # fmt: skip
 OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "power": "**", "matmul": "@"}
 KNOWN = {"isnan": lambda x: False, "isinf": lambda x: isinstance(x, Infinite),
@@ -28,10 +28,17 @@ class ExactArray(np.ndarray):
     __array_priority__ = 1000
     is_exact = True
 
+    def __array_finalize__(self, other: Any) -> None:
+        self._point = getattr(other, "_point", None)  # also of an array without entries
+
     @property
     def point(self) -> Point | None:
-        """The point of its letters; None if it is empty."""
-        return next((x.point for x in self.flat), None)
+        """The point of its letters."""
+        return self._point or next((x.point for x in self.flat if hasattr(x, "point")), None)
+
+    def number(self, x: int) -> "ExactArray":
+        """x as an array without axes."""
+        return exact(x, self.point)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
         point = _point_of(inputs)
@@ -40,6 +47,8 @@ class ExactArray(np.ndarray):
         if ufunc.__name__ in KNOWN and method == "__call__":
             found = [KNOWN[ufunc.__name__](x) for x in np.asarray(inputs[0]).flat]
             return np.array(found, dtype=bool).reshape(np.shape(inputs[0]))
+        if ufunc is np.maximum and method == "__call__":
+            return _larger(*np.broadcast_arrays(*(exact(x, point) for x in inputs)), point)
         name = OPERATORS.get(ufunc.__name__, f"np.{ufunc.__name__}")
         inputs = [_plain(x, point, name) for x in inputs]
         try:
@@ -63,13 +72,19 @@ class ExactArray(np.ndarray):
         result = super().__array_function__(function, types, inputs, options)
         return exact(result, self.point) if isinstance(result, np.ndarray | Number) else result
 
+    def __setitem__(self, place: Any, value: Any) -> None:
+        value = exact(value, self.point)
+        super().__setitem__(place, value.item() if np.shape(value) == () and np.size(value) else value)
+
     # What NumPy's methods do in their own way.
 
     def max(self, axis: Any = None, out: Any = None, keepdims: bool = False, **_: Any) -> Any:
         return np.max(self, axis=axis, keepdims=keepdims)
 
-    def min(self, *_: Any, **__: Any) -> Any:
-        raise not_algebraic("min of letters")
+    def _refused(self, *_: Any, **__: Any) -> Any:
+        raise not_algebraic("what looks at the size of letters, or rounds (min, argmax, sort, round, clip)")
+
+    min = argmax = argmin = sort = argsort = round = clip = _refused
 
     def mean(self, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
         return np.mean(self, axis=axis, keepdims=keepdims)
@@ -95,7 +110,9 @@ def exact(x: Any, point: Point | None) -> Any:
             if isinstance(entry, bool | np.bool_):  # an array of truths
                 return x
             out[place] = point.other(entry, "an array")
-    return out.view(ExactArray)
+    out = out.view(ExactArray)
+    out._point = point
+    return out
 
 
 def each(function: Callable, x: Any) -> Any:
@@ -103,19 +120,23 @@ def each(function: Callable, x: Any) -> Any:
     out = np.empty(np.shape(x), dtype=object)
     for place in np.ndindex(out.shape):
         out[place] = function(np.asarray(x)[place])
-    return out.view(ExactArray)
+    out = out.view(ExactArray)
+    out._point = getattr(x, "_point", None)
+    return out
 
 
 def letters(point: Point, shape: tuple) -> ExactArray:
     """An array of new unknowns."""
-    return each(lambda _: point.letter(), np.zeros(shape))
+    drawn = each(lambda _: point.letter(), np.zeros(shape))
+    drawn._point = point
+    return drawn
 
 
 def _point_of(inputs: Any) -> Point | None:
     for x in inputs:
         if isinstance(x, Number | Infinite):
             return x.point
-        if isinstance(x, ExactArray) and x.size:
+        if isinstance(x, ExactArray) and x.point:
             return x.point
         if isinstance(x, list | tuple):
             found = _point_of(x)
@@ -175,6 +196,14 @@ def _max(x: Any, axis: Any = None, out: Any = None, keepdims: bool = False, **_:
     return np.expand_dims(found, axis) if keepdims and axis is not None else found
 
 
+def _larger(x: Any, y: Any, point: Point) -> Any:
+    """The larger of two, entry by entry: what a maximum may be as well."""
+    found = [point.maximum(pair) for pair in zip(x.flat, y.flat)]
+    box = np.empty(len(found), dtype=object)
+    box[:] = found
+    return exact(box.reshape(x.shape), point)
+
+
 @written(np.mean)
 def _mean(x: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False, **_: Any) -> Any:
     count = x.size if axis is None else np.prod([x.shape[k] for k in np.atleast_1d(axis)])
@@ -198,7 +227,17 @@ def _ones_like(x: Any, **_: Any) -> Any:
 
 @written(np.empty_like)
 def _empty_like(x: Any, shape: Any = None, **_: Any) -> Any:
-    return exact(np.zeros(np.shape(x) if shape is None else shape), x.point)
+    return letters(x.point, np.shape(x) if shape is None else shape)  # anything
+
+
+@written(np.isneginf)
+def _isneginf(x: Any, **_: Any) -> Any:
+    return np.asarray(x == -np.inf, dtype=bool)
+
+
+@written(np.isposinf)
+def _isposinf(x: Any, **_: Any) -> Any:
+    return np.asarray(x == np.inf, dtype=bool)
 
 
 @written(np.linalg.norm)

@@ -11,7 +11,7 @@ from attnmath._graph import gradient, tangent, tracked
 from attnmath._leaves import all_leaves, fits, is_branch
 from attnmath._point import Point
 from attnmath._problem import names_of
-from attnmath._prove import Proof, at_point, at_points, compare, first_difference, pairs_of
+from attnmath._prove import Proof, at_point, at_points, compared, first_difference, pairs_of
 from attnmath._step import each, parts
 
 
@@ -36,7 +36,8 @@ def prove_vjp(f_vjp: Callable, f: Callable, x: tuple, constants: dict, seed: int
         wanted = [_gradient(pairs, part) for part in all_leaves(names, moving, moving)[1]]
         return _named(titles, got), _named(titles, wanted)
 
-    return _compared(run, f, x, constants, seed)
+    found, count = at_points(lambda point: _compared(run, f, x, constants, point), seed)
+    return found._replace(points=count)
 
 
 def prove_jvp(
@@ -61,15 +62,19 @@ def prove_jvp(
         return _named(titles, parts(found)), _named(titles, parts(wanted))
 
     names = names_of(f, len(x))[1]
-    return _compared(run, f, x, constants, seed)
+    found, count = at_points(lambda point: _compared(run, f, x, constants, point), seed)
+    return found._replace(points=count)
 
 
-def _compared(run: Callable, f: Callable, x: tuple, constants: dict, seed: int) -> Proof:
-    """What was returned and what is right are the same, name by name."""
-    sides, point, count = at_points(run, seed)
-    proof = compare(*_titled(*sides), point, count, lambda: _titled(*run(point.again(entries=True))))
+def _compared(run: Callable, f: Callable, x: tuple, constants: dict, point: Point) -> Proof:
+    """What was returned and what is right are the same, name by name.
+
+    A maximum is a constant to the derivatives: what f returns must not depend on it.
+    """
+    proof = compared(lambda point: _titled(*run(point)), point)
     if point.maxima and _outputs(f, x, constants, point) != _outputs(f, x, constants, point, True):
         wrong = first_difference(list(pairs_of(*_titled(*run(point.again(entries=True))))), point)
+        point.again()
         if wrong:
             raise AssertionError(f"refuted: {wrong}")
         raise NotAlgebraic("undecided: f returns what depends on a maximum")

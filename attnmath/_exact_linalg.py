@@ -30,7 +30,7 @@ def _each_matrix(function: Any, x: Any) -> ExactArray:
     """The function of every matrix in the last two axes."""
     x = np.asarray(x)
     found = [function(x[place]) for place in np.ndindex(x.shape[:-2])]
-    return np.array(found, dtype=object).reshape(*x.shape[:-2], *np.shape(found[0]))
+    return np.array(found, dtype=object).reshape((*x.shape[:-2], *np.shape(found[0])))
 
 
 @written(np.linalg.inv)

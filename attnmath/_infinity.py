@@ -7,22 +7,22 @@ from attnmath._algebraic import not_algebraic
 
 
 class Infinite:
-    """-inf or +inf: it does not move, and exp makes 0 of -inf."""
+    """-inf or +inf, to which letters may be added; exp makes 0 of -inf, which does not move."""
 
-    __slots__ = ("point", "sign")
-    shape, ndim, size, slopes = (), 0, 1, None
+    __slots__ = ("point", "sign", "slopes")
+    shape, ndim, size = (), 0, 1
 
-    def __init__(self, point: Any, sign: int) -> None:
-        self.point, self.sign = point, sign
-
-    def _with(self, other: Any, operation: str) -> Any:
-        other = self.point.other(other, operation)
-        if isinstance(other, Infinite) and other.sign != self.sign:
-            raise not_algebraic("inf - inf")
-        return other if other is NotImplemented else self
+    def __init__(self, point: Any, sign: int, slopes: list | None = None) -> None:
+        self.point, self.sign, self.slopes = point, sign, slopes
 
     def __add__(self, other: Any) -> Any:
-        return self._with(other, "+")
+        other = self.point.other(other, "+")
+        if other is NotImplemented:
+            return other
+        if isinstance(other, Infinite) and other.sign != self.sign:
+            raise not_algebraic("inf - inf")
+        moving = [(x, self.point.one) for x in (self, other) if x.slopes is not None]
+        return Infinite(self.point, self.sign, moving or None)
 
     __radd__ = __add__
 
@@ -34,7 +34,8 @@ class Infinite:
         return -self + other
 
     def __neg__(self) -> "Infinite":
-        return Infinite(self.point, -self.sign)
+        moving = None if self.slopes is None else [(self, self.point.minus_one)]
+        return Infinite(self.point, -self.sign, moving)
 
     def __mul__(self, other: Any) -> Any:
         other = self.point.other(other, "*")
@@ -67,14 +68,18 @@ class Infinite:
     def tanh(self) -> Any:
         return self.point.constant(self.sign)
 
+    @property
+    def real(self) -> float:
+        return self.sign * inf
+
     def conjugate(self) -> "Infinite":
         return self
 
     def bare(self) -> "Infinite":
-        return self
+        return Infinite(self.point, self.sign)
 
     def tracked(self) -> "Infinite":
-        return self
+        return Infinite(self.point, self.sign, [] if self.slopes is None else [(self, self.point.one)])
 
     def __bool__(self) -> bool:
         return True

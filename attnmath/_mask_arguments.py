@@ -6,7 +6,7 @@ import numpy as np
 from array_api_compat import array_namespace, device, is_array_api_obj
 
 from attnmath._arguments import _dtype, _library, _sees, below_inf
-from attnmath._arrays import Array
+from attnmath._arrays import Array, is_exact
 
 
 def check_size(caller: str, name: str, size: Any, least: int = 0) -> None:
@@ -120,7 +120,7 @@ def _kind(x: Any) -> str:
     if not is_array_api_obj(x):
         return f"is a {type(x).__name__}"
     kinds = ("real floating", "complex floating")
-    return "" if array_namespace(x).isdtype(x.dtype, kinds) else f"has dtype {_dtype(x)}"
+    return "" if is_exact(x) or array_namespace(x).isdtype(x.dtype, kinds) else f"has dtype {_dtype(x)}"
 
 
 def _hides_or_adds(caller: str, name: str, x: Any) -> None:

@@ -7,28 +7,30 @@ and modulo q are independent. It counts its degree, and keeps its derivatives.
 """
 
 from fractions import Fraction
-from math import isqrt
 from typing import Any
 
-from attnmath._algebraic import Redraw, not_algebraic
-from attnmath._primes import inverse, root
+from attnmath._algebraic import not_algebraic
+from attnmath._primes import inverse
 
 
 class Number:
     """A rational function of letters and their exponentials, at a random point."""
 
-    __slots__ = ("point", "value", "exponent", "second", "factor", "top", "bottom", "log_of", "slopes")
+    __slots__ = ("point", "value", "exponent", "second", "real", "top", "bottom", "factor",
+                 "log_of", "terms", "slopes")  # fmt: skip
     shape, ndim, size = (), 0, 1
 
-    def __init__(self, point, value, exponent, second, top=0, bottom=0,
-                 factor=None, log_of=None, slopes=None) -> None:  # fmt: skip
+    def __init__(self, point, value, exponent, second, real, top=0, bottom=0,
+                 factor=None, log_of=None, terms=None, slopes=None) -> None:  # fmt: skip
         self.point = point
         self.value = value  # modulo q
         self.exponent = exponent  # modulo p; None after exp, nan where a root is missing
         self.second = second  # modulo a prime below p, for exp of exp; or None
+        self.real = real  # at a point of real numbers, to see which of several is the largest
         self.top, self.bottom = top, bottom  # degrees of numerator and denominator
         self.factor = factor  # a number that exp multiplies by: exp(x + log s) = exp(x) s
         self.log_of = log_of  # how its logarithm is made of others
+        self.terms = terms  # exponentials, if it is a sum of some
         self.slopes = slopes  # (what it was made of, derivative); None for a constant
 
     # ---- arithmetic ----------------------------------------------------------------------
@@ -66,11 +68,12 @@ class Number:
             (a.value + sign * b.value) % point.q,
             (a.exponent + sign * b.exponent) % point.p if known else None,
             (a.second + sign * b.second) % point.o if known_twice else None,
-            top, bottom,
+            a.real + sign * b.real, top, bottom,
         )  # fmt: skip
         if a.factor is not None or b.factor is not None:
-            x.factor = (a.factor or point.one).times(b.factor or point.one) if sign == 1 else (
-                (a.factor or point.one).times((b.factor or point.one).inverse()))
+            x.factor = point.joined_factors(a, b, sign)
+        if sign == 1 and a.terms is not None and b.terms is not None:
+            x.terms = a.terms + b.terms
         if a.slopes is not None or b.slopes is not None:
             x.slopes = [(a, point.one), (b, point.one if sign == 1 else point.minus_one)]
         return x
@@ -103,12 +106,13 @@ class Number:
             a.value * b.value % point.q,
             a.exponent * b.exponent % point.p if known else None,
             a.second * b.second % point.o if known_twice else None,
-            a.top + b.top, a.bottom + b.bottom,
+            a.real * b.real, a.top + b.top, a.bottom + b.bottom, None, ("+", a, b),
         )  # fmt: skip
         if a.factor is not None or b.factor is not None:
             point.multiply_factor(x, a, b)
-        if a.log_of is not None or b.log_of is not None:
-            x.log_of = ("+", a, b)
+        if a.terms is not None and b.terms is not None:
+            is_one = len(a.terms) == len(b.terms) == 1
+            x.terms = (x,) if is_one else tuple(s.times(t) for s in a.terms for t in b.terms)
         return x
 
     def __truediv__(self, other: Any) -> Any:
@@ -127,8 +131,8 @@ class Number:
         if self.value == 0:
             raise ZeroDivisionError("exact arithmetic: division by zero")
         x = Number(point, inverse(self.value, point.q), inverse(self.exponent, point.p),
-                   inverse(self.second, point.o), self.bottom, self.top)  # fmt: skip
-        x.log_of = ("-", point.one, self)
+                   inverse(self.second, point.o), 1 / (self.real or 1e-300), self.bottom, self.top,
+                   None, ("-", point.one, self))  # fmt: skip
         if self.slopes is not None:
             bare = x.bare()
             x.slopes = [(self, point.zero._sum(bare.times(bare), -1))]
@@ -140,13 +144,18 @@ class Number:
             raise not_algebraic("** with a power that is no multiple of 1/2")
         if power.denominator == 2:
             return self.sqrt() ** power.numerator
-        count, x = abs(power.numerator), self.point.one
-        for bit in bin(count)[2:]:
+        x = self.point.one
+        for bit in bin(abs(power.numerator))[2:]:
             x = x * x * self if bit == "1" else x * x
         return x if power >= 0 else x.inverse()
 
     def __rpow__(self, other: Any) -> Any:
         raise not_algebraic("** with a letter in the power")
+
+    def _rounds(self, *_: Any) -> Any:
+        raise not_algebraic("rounding (//, %, round)")
+
+    __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __divmod__ = __round__ = rint = _rounds
 
     # ---- functions -----------------------------------------------------------------------
 
@@ -155,6 +164,9 @@ class Number:
 
     def log(self) -> "Number":
         return self.point.log(self)
+
+    def sqrt(self) -> "Number":
+        return self.point.sqrt(self)
 
     def log1p(self) -> "Number":
         return (1 + self).log()
@@ -175,12 +187,10 @@ class Number:
         return (e + e.inverse()) / 2
 
     def sin(self) -> "Number":
-        w, i = self.point.turn(self)
-        return (w - w.inverse()) / (2 * i)
+        return self.point.circle(self)[1]
 
     def cos(self) -> "Number":
-        w, _ = self.point.turn(self)
-        return (w + w.inverse()) / 2
+        return self.point.circle(self)[0]
 
     def square(self) -> "Number":
         return self * self
@@ -191,38 +201,19 @@ class Number:
     def conjugate(self) -> "Number":
         return self
 
-    def sqrt(self) -> "Number":
-        point, constant = self.point, self.point.rational(self)
-        if constant is not None and constant >= 0:
-            roots = isqrt(constant.numerator), isqrt(constant.denominator)
-            if roots[0] ** 2 == constant.numerator and roots[1] ** 2 == constant.denominator:
-                return point.constant(Fraction(*roots))
-        value = root(self.value, point.q)
-        if value != value:
-            raise Redraw
-        x = Number(point, value, root(self.exponent, point.p), root(self.second, point.o),
-                   self.top, self.bottom)  # fmt: skip
-        if self.log_of is not None:
-            x.log_of = ("half", self, None)
-        if self.slopes is not None:
-            x.slopes = [(self, (x.bare() * 2).inverse())]
-        return x
-
     # ---- what is known of a number -------------------------------------------------------
 
     def bare(self) -> "Number":
         """The number as a constant, which derivatives do not pass."""
-        if self.slopes is None:
-            return self
-        return Number(self.point, self.value, self.exponent, self.second, self.top, self.bottom,
-                      self.factor, self.log_of)  # fmt: skip
+        return self if self.slopes is None else self._with_slopes(None)
 
     def tracked(self) -> "Number":
         """The number as something of its own, by which others can be differentiated."""
-        x = Number(self.point, self.value, self.exponent, self.second, self.top, self.bottom,
-                   self.factor, self.log_of)  # fmt: skip
-        x.slopes = [] if self.slopes is None else [(self, self.point.one)]
-        return x
+        return self._with_slopes([] if self.slopes is None else [(self, self.point.one)])
+
+    def _with_slopes(self, slopes: list | None) -> "Number":
+        return Number(self.point, self.value, self.exponent, self.second, self.real, self.top,
+                      self.bottom, self.factor, self.log_of, self.terms, slopes)  # fmt: skip
 
     def __bool__(self) -> bool:
         return self.value != 0

@@ -10,7 +10,8 @@ from random import Random
 
 Residue = int | float | None  # nan where there is none at this point, None where there is none at all
 
-BITS = 127  # of the lowest prime: there are more than 10^35 of this length
+BITS = 127  # of the lowest prime
+CHOICE = 2**112  # about so many of this length are suitable: one in 88 is prime, one in 128 of these
 SQUARES = (2, 3, 5, 7, 11, 13)  # have roots in every field, so that 1/sqrt(d_k) has one
 SMALL = [n for n in range(2, 500) if all(n % k for k in range(2, n))]
 WITNESSES = SMALL[:40]  # a composite number passes for a random base with at most 1/4
@@ -45,12 +46,12 @@ def is_square(x: int, p: int) -> bool:
 def root(x: Residue, p: int) -> Residue:
     """The root of x modulo p that is of odd order; nan if there is none.
 
-    p is 3 modulo 4, or 5 modulo 8. Numbers of odd order take the place of the positive
-    ones: products and quotients of them are such numbers, and -1 is not.
+    Numbers of odd order take the place of the positive ones: products and quotients of
+    them are such numbers, and -1 is not.
     """
     if x is None or x != x or x == 0:
         return x
-    odd = (p - 1) // (2 if p % 4 == 3 else 4)
+    odd = (p - 1) // (2 if p % 4 == 3 else 8)
     return pow(x, (odd + 1) // 2, p) if pow(x, odd, p) == 1 else nan
 
 
@@ -65,14 +66,13 @@ def inverse(x: Residue, p: int) -> Residue:
 def chain(seed: int, length: int, has_i: bool) -> tuple[int, ...]:
     """Primes p_1, p_2, ... where each p_k divides p_(k+1) - 1.
 
-    All are 3 modulo 4, so that half of all numbers have a root; the last one is 5 modulo
-    8 if -1 is to have one.
+    They are 7 modulo 8, so that half of all numbers have a root; all but the lowest are 9
+    modulo 16 if -1 is to have one.
     """
     rng = Random(f"{seed} {length} {has_i}")
     primes = [_lowest(rng)]
     while len(primes) < length:
-        is_last = len(primes) == length - 1
-        primes.append(_above(primes[-1], has_i and is_last))
+        primes.append(_above(primes[-1], has_i))
     return tuple(primes)
 
 
@@ -86,18 +86,24 @@ def _lowest(rng: Random) -> int:
 
 def _above(p: int, has_i: bool) -> int:
     """The first suitable prime k p + 1."""
-    k, step = (4, 8) if has_i else (2, 4)
+    k, step = (8, 16) if has_i else (2, 4)
     while not _is_suitable(k * p + 1):
         k += step
     return k * p + 1
 
 
 def _is_suitable(p: int) -> bool:
-    """A prime modulo which the small squares are squares. (2 is not one where p = 5 mod 8.)"""
+    """A prime modulo which small numbers have roots."""
     if not all(p % k for k in SMALL):
         return False
-    wanted = SQUARES[1:] if p % 8 == 5 else SQUARES
-    return all(is_square(x, p) for x in wanted) and is_prime(p)
+    wanted = SQUARES if p % 4 == 3 else SQUARES[:1]
+    return all(root(x, p) == root(x, p) for x in wanted) and is_prime(p)
+
+
+def root_of_minus_one(p: int) -> int:
+    """A number whose square is -1 modulo p, which is 1 modulo 4."""
+    other = next(x for x in SMALL if not is_square(x, p))
+    return pow(other, (p - 1) // 4, p)
 
 
 def element(p: int, q: int, rng: Random) -> int:

@@ -8,21 +8,25 @@ import numpy as np
 from array_api_compat import is_array_api_obj
 
 import attnmath._exact_linalg  # noqa: F401 what it writes for np.linalg
-from attnmath._algebraic import Circles, Deeper, NotAlgebraic, Redraw
+from attnmath._algebraic import Circles, Deeper, NotAlgebraic, OtherPoint, OtherPrimes, Redraw
 from attnmath._exact_arrays import ExactArray, exact, letters
 from attnmath._leaves import is_branch
 from attnmath._point import Point
-from attnmath._primes import BITS
+from attnmath._primes import BITS, CHOICE
 from attnmath._step import numpy_of
 
 POINTS = 2000  # drawn at most, until all roots are there: half of all numbers have one
-DEPTH = 2  # the most primes below the largest
+ROOTS = 9  # of letters at most
+SIGNS = 50  # points where the signs of roots are drawn anew, if some root is of a square
+DEPTH = 2  # exponentials inside of each other
 
 
 class Proof(NamedTuple):
     """What was compared: entries, the degree of their differences, the points drawn.
 
-    error bounds the probability that a statement which is false passes.
+    error bounds the probability that a statement which is false passes: points * degree
+    / p for the smallest of the primes, and degree * 64 / 2^112 that the largest one,
+    drawn among more than 2^112, divides all coefficients of a difference.
     """
 
     entries: int
@@ -31,8 +35,8 @@ class Proof(NamedTuple):
 
     @property
     def error(self) -> float:
-        """points * degree / p, for the smallest of the primes."""
-        return float(Fraction(self.points * self.degree, 2 ** (BITS - 1)))
+        at_points = Fraction(self.points * self.degree, 2 ** (BITS - 1))
+        return float(at_points + Fraction(64 * self.degree, CHOICE))
 
     def __str__(self) -> str:
         return (
@@ -48,11 +52,12 @@ def prove(lhs: Callable, rhs: Callable, *x: Any, seed: int = 0, **constants: Any
 
     An argument is a shape, or what gives one: an array of float64, a number, or a named
     tuple of these. Its entries become letters; those of -inf stay, and so do whole
-    numbers, booleans and None. The sides are computed at a random point of a finite
-    field, without rounding; where they agree they are equal, but for a probability that
-    the result bounds. A row maximum is an arbitrary constant of its row. Raises
-    AssertionError where the sides differ, NotAlgebraic for what such a field does not
-    have: comparisons of letters, rounded constants.
+    numbers, fractions, booleans and None, and zeros in the constants. The sides are
+    computed at a random point of a finite field, without rounding; where they agree
+    they are equal, but for a probability that the result bounds. A row maximum is an
+    arbitrary constant of its row. Raises AssertionError where the sides differ,
+    NotAlgebraic for what such a field does not have: comparisons of letters, rounded
+    constants, a sign of a root that is not known.
     Derived in chapters/proved.md.
     """
 
@@ -60,32 +65,66 @@ def prove(lhs: Callable, rhs: Callable, *x: Any, seed: int = 0, **constants: Any
         given, named = at_point(point, x, constants)
         return lhs(*given, **named), rhs(*given, **named)
 
-    (left, right), point, count = at_points(run, seed)
-    return compare(left, right, point, count, lambda: run(point.again(entries=True)))
+    return proved(run, seed)
 
 
-def at_points(run: Callable, seed: int) -> tuple[Any, Point, int]:
-    """What `run` finds at a point that has the roots and primes it needs."""
-    depth, has_i = 1, False
-    for attempt in range(POINTS):
-        point = Point(seed, attempt, depth, has_i)
+def proved(run: Callable, seed: int) -> Proof:
+    """The proof that the two sides which `run` makes at a point are equal."""
+    found, count = at_points(lambda point: compared(run, point), seed)
+    return found._replace(points=count)
+
+
+def at_points(
+    judge: Callable, seed: int, draw: Callable = Point, limit: int = POINTS, most: int = ROOTS
+) -> tuple[Any, int]:
+    """What `judge` finds at a point that has the roots and primes it needs, and how many count.
+
+    Where roots are taken, each one has to be missing somewhere: then it is of no square,
+    and all signs are alike. Else both signs come up: all points have to agree.
+    """
+    depth, has_i, primes = 1, False, seed
+    missing: set[int] = set()
+    outcomes: list = []
+    roots = 0
+    for attempt in range(limit):
+        point = draw(seed, attempt, depth, has_i, primes)
         try:
-            return run(point), point, attempt + 1
-        except Redraw:
-            continue
-        except Circles:
-            has_i = True
-        except Deeper as error:
-            if depth == DEPTH:
+            outcomes.append(judge(point))
+        except Redraw as error:
+            missing.add(error.which)
+        except AssertionError as error:
+            outcomes.append(error)
+        except OtherPoint as error:
+            if isinstance(error, Deeper) and depth == DEPTH:
                 raise NotAlgebraic(str(error)) from None
-            depth += 1
-    raise NotAlgebraic(f"a root was missing at each of {POINTS} points: is it one of a negative number?")
+            depth += isinstance(error, Deeper)
+            primes += isinstance(error, OtherPrimes)
+            has_i |= isinstance(error, Circles)
+            missing, outcomes, roots = set(), [], 0
+        roots = max(roots, point.radicands.count)
+        if roots > most:
+            raise NotAlgebraic(f"undecided: there are more than {most} roots, whose signs have to be known")
+        if outcomes and missing.issuperset(range(1, roots + 1)):
+            return _answer(outcomes[:1]), (attempt + 1) * 2**roots
+        if len(outcomes) == SIGNS:
+            return _answer(outcomes), (attempt + 1) * 2**roots
+    raise NotAlgebraic(f"undecided: {limit} points did not tell the signs of all roots")
+
+
+def _answer(outcomes: list) -> Any:
+    """What was found at all points alike."""
+    refuted = [one for one in outcomes if isinstance(one, AssertionError)]
+    if refuted and len(refuted) < len(outcomes):
+        raise NotAlgebraic("undecided: a root is of a square, and its sign is not known")
+    if refuted:
+        raise refuted[0]
+    return outcomes[0]
 
 
 def at_point(point: Point, x: tuple, constants: dict) -> tuple[list, dict]:
     """Arguments and constants with letters in the place of numbers."""
     given = [as_letters(point, part) for part in x]
-    return given, {k: _constant(point, part) for k, part in constants.items()}
+    return given, {k: _constant(point, part, zeros=True) for k, part in constants.items()}
 
 
 def as_letters(point: Point, x: Any) -> Any:
@@ -94,47 +133,51 @@ def as_letters(point: Point, x: Any) -> Any:
         return type(x)(*(as_letters(point, part) for part in x))
     if isinstance(x, tuple) and all(isinstance(size, int | np.integer) for size in x):
         return letters(point, x)
-    if isinstance(x, float):
-        return letters(point, ())
     return _constant(point, x)
 
 
-def _constant(point: Point, x: Any) -> Any:
-    """The same for what is no argument: a tuple stays one."""
+def _constant(point: Point, x: Any, zeros: bool = False) -> Any:
+    """The same for what is no argument: there a tuple is no shape, and zeros stay."""
+    if isinstance(x, Fraction):
+        return exact(x, point)
     if isinstance(x, ExactArray) or not (is_array_api_obj(x) or isinstance(x, float)):
         return x
     values = numpy_of(x)
     if values.dtype.kind != "f":
         return values
-    infinite = ~np.isfinite(values)
+    stays = ~np.isfinite(values) | (values == 0) if zeros else ~np.isfinite(values)
     drawn = letters(point, values.shape)
-    return np.where(infinite, np.where(infinite, values, 0), drawn) if infinite.any() else drawn
+    return np.where(stays, np.where(stays, values, 0), drawn) if stays.any() else drawn
 
 
-def compare(left: Any, right: Any, point: Point, count: int, again: Callable) -> Proof:
-    """The proof that two sides are equal; an AssertionError where they are not.
+def compared(run: Callable, point: Point) -> Proof:
+    """The proof that two sides are equal at a point; an AssertionError where they are not.
 
-    Where they differ, and a constant stands for a maximum, an entry of the row takes its
-    place: `again` computes both sides with it.
+    Where they differ, and a constant stands for a maximum, the largest entry at a point
+    of real numbers takes its place.
     """
-    pairs = list(pairs_of(left, right))
+    pairs = list(pairs_of(*run(point)))
     wrong = first_difference(pairs, point)
     if wrong and point.maxima:
-        wrong = first_difference(list(pairs_of(*again())), point)
+        try:
+            wrong = first_difference(list(pairs_of(*run(point.again(entries=True)))), point)
+        finally:
+            point.again()
         if not wrong:
             raise NotAlgebraic("undecided: the sides differ by what depends on a maximum")
     if wrong:
         raise AssertionError(f"refuted: {wrong}")
     sides = [(exact(a, point), exact(b, point)) for _, a, b in pairs]
-    degrees = [_degree(x, y) for a, b in sides for x, y in zip(a.flat, b.flat)]
-    return Proof(len(degrees), max(degrees, default=0), count)
+    degrees = [degree(x, y) for a, b in sides for x, y in zip(a.flat, b.flat)]
+    return Proof(len(degrees), max(degrees, default=0), 1)
 
 
 def pairs_of(left: Any, right: Any, name: str = "") -> Any:
     """The parts of both sides that belong together, with their names."""
     if not isinstance(left, tuple) and not isinstance(right, tuple):
         if np.shape(left) != np.shape(right):
-            raise AssertionError(f"refuted: {name or 'the sides'}: shapes {np.shape(left)} and {np.shape(right)}")
+            shapes = f"shapes {np.shape(left)} and {np.shape(right)}"
+            raise AssertionError(f"refuted: {name or 'the sides'}: {shapes}")
         yield name, left, right
         return
     counts = [len(side) if isinstance(side, tuple) else 1 for side in (left, right)]
@@ -151,19 +194,37 @@ def pairs_of(left: Any, right: Any, name: str = "") -> Any:
 def first_difference(pairs: list, point: Point) -> str:
     """Where, and in how many entries, the first parts that differ do so."""
     for name, a, b in pairs:
-        found = np.asarray(exact(a, point) != exact(b, point), dtype=bool)
+        found = differing(exact(a, point), exact(b, point))
         if found.any():
             return _sentence(name, found)
     return ""
 
 
-def _infinite(x: Any) -> bool:
+def differing(a: ExactArray, b: ExactArray) -> np.ndarray:
+    """Where two arrays of one shape differ."""
+    found = np.asarray(a != b, dtype=bool)
+    for place in np.argwhere(found):
+        found[tuple(place)] = not _same_exponential(a[tuple(place)], b[tuple(place)])
+    return found
+
+
+def _same_exponential(x: Any, y: Any) -> bool:
+    """Whether two numbers with logarithms in them are equal since their exponentials are."""
+    if is_infinite(x) or is_infinite(y) or x.factor is None and y.factor is None:
+        return False
+    try:
+        return (x.bare() - y.bare()).exp() == 1
+    except OtherPoint:
+        return False
+
+
+def is_infinite(x: Any) -> bool:
     return not hasattr(x, "value")
 
 
-def _degree(x: Any, y: Any) -> int:
+def degree(x: Any, y: Any) -> int:
     """The degree of the numerator of x - y."""
-    return 0 if _infinite(x) or _infinite(y) else max(x.top + y.bottom, y.top + x.bottom)
+    return 0 if is_infinite(x) or is_infinite(y) else max(x.top + y.bottom, y.top + x.bottom)
 
 
 def _sentence(name: str, found: np.ndarray) -> str:

@@ -48,7 +48,8 @@ class Book:
             self._scenes[key] = self._fill(cast, kind)
         return self._scenes[key]
 
-    def _fill(self, cast: Cast, kind: type) -> tuple[Scene, ...]:
+    def definitions(self, cast: Cast) -> dict:
+        """How the page's displays define the letters of a cast that are not drawn."""
         definitions = {}
         for letter, spec in cast.letters.items():
             if spec.is_primal:
@@ -59,6 +60,10 @@ class Book:
                 message = f"{spec.origin} defines {letter} of the cast {cast.name!r}; it is missing"
                 raise PageError("letter", message)
             definitions[letter] = found
+        return definitions
+
+    def _fill(self, cast: Cast, kind: type) -> tuple[Scene, ...]:
+        definitions = self.definitions(cast)
         old = self.before.scenes(cast, kind) if self.before else ()
         if old and old[0].keeps(definitions):
             return tuple(scene.redefined(definitions) for scene in old)

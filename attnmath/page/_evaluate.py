@@ -12,11 +12,12 @@ import numpy as np
 from array_api_compat import array_namespace
 
 import attnmath
+from attnmath._algebraic import NotAlgebraic
 from attnmath._arrays import real
 from attnmath.page import _values as v
 from attnmath.page._blocks import block_value
 from attnmath.page._indexing import big_value, index_value, name_value
-from attnmath.page._nodes import Node, PageError
+from attnmath.page._nodes import Inexact, Node, PageError
 from attnmath.page._slopes import partial
 from attnmath.page._values import Value
 from attnmath.page._vocabulary import TAKES_SIZES, VOCABULARY, call, is_rule
@@ -71,6 +72,8 @@ class Frame:
             if error.start is None:
                 error.start = node.start
             raise
+        except NotAlgebraic as error:
+            raise Inexact("algebra", str(error), node.start) from None
         except NO_VALUE as error:
             raise PageError("value", f"this has no value: {error}", node.start) from error
 

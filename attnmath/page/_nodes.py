@@ -7,7 +7,7 @@ from functools import cached_property
 class PageError(Exception):
     """A fault of a page, with the offset in the display's text where it stands.
 
-    `kind` is one of grammar, letter, index, shape, value, label.
+    `kind` is one of grammar, letter, index, shape, value, label, algebra.
     """
 
     def __init__(self, kind: str, message: str, start: int | None = None):
@@ -23,6 +23,10 @@ class Misfit(PageError):
 
     Any other PageError may come from what this page's notation does not have.
     """
+
+
+class Inexact(PageError):
+    """Something that exact arithmetic does not have: it is measured, and not proved."""
 
 
 @dataclass(frozen=True)

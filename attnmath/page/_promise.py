@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 
 import attnmath
+from attnmath._algebraic import NotAlgebraic
+from attnmath._arrays import is_exact
 from attnmath._heads import Weights
 from attnmath._tolerance import PAGE
 from attnmath.page._cast import Cast
-from attnmath.page._nodes import PageError
+from attnmath.page._nodes import Inexact, PageError
 from attnmath.page._scene import Scene
 from attnmath.page._values import largest_gap, plain
 from attnmath.page._vocabulary import is_rule
@@ -35,6 +37,8 @@ def check_function(name: str, statements: tuple, scene: Scene, magnitudes: dict)
     names = {code_name(cast, p, k): (p, k) for p in ("", "d", "dot") for k in cast.letters}
     try:
         out = function(**arguments(function, scene, names))
+    except NotAlgebraic as error:
+        raise Inexact("algebra", str(error)) from None
     except (ValueError, TypeError) as error:
         raise PageError("function", str(error)) from None
     lefts = left_sides(statements, scene)
@@ -54,7 +58,7 @@ def check_function(name: str, statements: tuple, scene: Scene, magnitudes: dict)
         run = [magnitudes[k] for k in lefts[names[key]] if k in magnitudes]
         if run:
             want = natural(scene, *names[key])
-            worst = max(worst, _returned(name, key, plain(result), plain(want), max(run)))
+            worst = max(worst, _returned(name, key, result, want, max(run)))
     return worst
 
 
@@ -117,10 +121,15 @@ def left_sides(statements: tuple, scene: Scene) -> dict:
     return lefts
 
 
-def _returned(name: str, key: str, got: np.ndarray, want: np.ndarray, magnitude: float) -> float:
-    if got.shape != want.shape:
-        raise PageError("label", f"{name} returns {key} of shape {got.shape}, not {want.shape}")
-    error = largest_gap(1.0 * got, 1.0 * want) / (magnitude or 1.0)  # also of booleans
+def _returned(name: str, key: str, got: Any, want: Any, magnitude: float) -> float:
+    if np.shape(got) != np.shape(want):
+        raise PageError("label", f"{name} returns {key} of shape {np.shape(got)}, not {np.shape(want)}")
+    if is_exact(want):
+        if np.any(want != got):
+            raise PageError("function", f"{key} of {name} differs exactly")
+        return 0.0
+    got, want = 1.0 * plain(got), 1.0 * plain(want)  # also of booleans
+    error = largest_gap(got, want) / (magnitude or 1.0)
     if not error <= PAGE:
         raise PageError("function", f"{key} of {name} is off by {error:.1e} of the magnitude")
     return error

@@ -10,14 +10,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from attnmath._arrays import is_exact
+from attnmath._prove import differing
 from attnmath._tolerance import PAGE
 from attnmath.page._book import Book
 from attnmath.page._cast import Cast
 from attnmath.page._chapter import Display
 from attnmath.page._evaluate import Frame
-from attnmath.page._nodes import Misfit, PageError, Statement
+from attnmath.page._nodes import Inexact, Misfit, Node, PageError, Statement
 from attnmath.page._scene import Scene
 from attnmath.page._trial import Trial, compare, is_constant, sides
+from attnmath.page._values import Value, match
 
 FAILS = 1e-3  # of the size of the sides: far above rounding, far below a wrong formula
 
@@ -47,11 +50,16 @@ class Refuted:
 
 def refute(book: Book, display: Display, cast: Cast, scenes: tuple) -> Refuted:
     """How a published formula fails; a PageError where it does not."""
+    found = [(scene, in_scene(book, display.statements, scene)) for scene in scenes]
+    return summary(display, cast, found)
+
+
+def summary(display: Display, cast: Cast, found: list) -> Refuted:
+    """What was found in the scenes; a PageError if the formula does not fail, or not as it says."""
     met: dict[int, list[Scene]] = {}
     shown: set[int] = set()
     errors, comparisons = [], 0
-    for scene in scenes:
-        held, failed, count = _in_scene(book, display.statements, scene)
+    for scene, (held, failed, count) in found:
         comparisons += count
         errors += failed
         shown |= {k for k, is_more in held.items() if is_more}
@@ -82,7 +90,7 @@ def refuse_unmet(statements: tuple, met: dict, only: tuple | None = None) -> Non
             raise PageError("value", "only a degenerate setting meets the condition", start)
 
 
-def _in_scene(book: Book, statements: tuple, scene: Scene) -> tuple[dict, list, int]:
+def in_scene(book: Book, statements: tuple, scene: Scene) -> tuple[dict, list, int]:
     """The lines whose condition is met, and whether they are more than 0 = 0 there; the errors
     of those that fail; the comparisons."""
     all_outputs = book.outputs(statements, scene.cast)
@@ -178,6 +186,9 @@ def _largest(trial: Trial, frame: Frame, statement: Statement) -> float:
     for a, relation, (b, node) in trial.pairs(frame, statement.members, statement.relations):
         if relation not in ("=", "<=", ">="):
             raise PageError("grammar", f"'{relation}' in a published formula", node.start)
+        if is_exact(a.x):
+            error = max(error, _differs_exactly(a, relation, b, node))
+            continue
         both = sides(a, relation, b)
         if not np.isfinite([both.x, both.y]).all():
             raise PageError("value", "a side is not finite here", node.start)
@@ -186,6 +197,14 @@ def _largest(trial: Trial, frame: Frame, statement: Statement) -> float:
         if gap > PAGE * both.magnitude:  # two zeros differ by rounding alone
             error = max(error, float(gap / size))
     return error
+
+
+def _differs_exactly(a: Value, relation: str, b: Value, node: Node) -> float:
+    """1 if the sides of an equation differ in a finite field, 0 if they are equal."""
+    if relation != "=":
+        raise Inexact("algebra", f"'{relation}' is an inequality", node.start)
+    a, b = match(a, b, "'='")
+    return float(differing(a.x, b.x).any())
 
 
 def _ill_typed(error: PageError) -> None:

@@ -150,7 +150,7 @@ class Scene:
             return np.zeros(shape)  # derivatives are taken of entries alone
         key = ("magnitude", id(array))
         if key not in self.cache:
-            self.cache[key] = (array, magnitude(plain(array)))  # which keeps the id in use
+            self.cache[key] = (array, magnitude(array))  # which keeps the id in use
         return np.full(shape, self.cache[key][1])
 
     def axes_of(self, letter: str, array) -> tuple[int, int]:

@@ -1,17 +1,21 @@
 """Compares the sides of the statements of one display in one scene."""
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
+from attnmath._algebraic import NotAlgebraic
+from attnmath._arrays import is_exact
+from attnmath._prove import degree, differing
 from attnmath._tolerance import PAGE
 from attnmath.page import _values as v
 from attnmath.page._cast import locals_of
 from attnmath.page._evaluate import Frame
 from attnmath.page._indexing import group_of
-from attnmath.page._nodes import Node, PageError, Statement
+from attnmath.page._nodes import Inexact, Node, PageError, Statement
 from attnmath.page._scene import Scene
 from attnmath.page._scope import scope
 from attnmath.page._values import Value, plain
@@ -35,6 +39,7 @@ class Sides:
 class Compared:
     error: float  # relative to the magnitude
     magnitude: float
+    degree: int = 0  # of what is 0, where it is exact
 
 
 class Trial:
@@ -43,6 +48,7 @@ class Trial:
     def __init__(self, statements: tuple, scene: Scene):
         self.statements, self.scene = statements, scene
         self.locals, self.axes = locals_of(statements, scene.cast, scene)
+        self.assumed: PageError | None = None  # a condition that exact numbers cannot decide
 
     def run(self, only: tuple | None = None, ignore: bool = False) -> Iterator[tuple]:
         """Compares side by side; a PageError where a statement fails.
@@ -61,7 +67,7 @@ class Trial:
                         error.start = b[1].start
                         raise
 
-    def frames(self, statement: Statement, ignore: bool) -> Iterator[Frame]:
+    def frames(self, statement: Statement, ignore: bool = False) -> Iterator[Frame]:
         """One frame for each value of the free indices at which the conditions hold."""
         found = scope(statement, self.scene.cast, self.axes)
         ranges = {i: self.scene.sizes[a] for i, a in found.axis.items() if a != "?"}
@@ -75,11 +81,7 @@ class Trial:
         """(value, relation, (value, node)) side by side; 0 and ±∞ in their neighbour's shape."""
         values = [frame.evaluate(member) for member in members]
         for i, relation in enumerate(relations):
-            a, b = values[i], values[i + 1]
-            if is_constant(members[i]):
-                a = a.grown(b.shape)
-            elif is_constant(members[i + 1]):
-                b = b.grown(a.shape)
+            a, b = fitted(values[i : i + 2], members[i : i + 2])
             yield a, relation, (b, members[i + 1])
 
     def holds(self, frame: Frame, condition: tuple) -> bool:
@@ -96,6 +98,8 @@ class Trial:
             v.match(a, b, "a condition")
             try:
                 compare(a, relation, b)
+            except Inexact as error:
+                self.assumed = error
             except PageError as error:
                 if error.kind != "value":
                     raise
@@ -116,6 +120,14 @@ class Trial:
         return bound
 
 
+def fitted(pair: list[Value], members: tuple) -> tuple[Value, Value]:
+    """Two neighbours; 0 and ±∞ in the other's shape."""
+    a, b = pair
+    if is_constant(members[0]):
+        return a.grown(b.shape), b
+    return a, b.grown(a.shape) if is_constant(members[1]) else b
+
+
 def is_constant(node: Node) -> bool:
     """0 and ±∞ stand for a matrix of any shape beside a relation."""
     if node.kind == "sum" and len(node.args[1]) == 1:
@@ -131,8 +143,33 @@ def sides(a: Value, relation: str, b: Value) -> Sides:
     return Sides(x, y, np.where(x == y, 0.0, x - y), magnitude)
 
 
+def compare_exactly(a: Value, b: Value, relation: str) -> int:
+    """The degree of the sides' differences; a PageError if the relation does not hold."""
+    if relation not in ("=", "!="):
+        return _compare_constants(a, b, relation)
+    differ = differing(a.x, b.x)
+    if differ.any() == (relation == "="):
+        count = f"in {int(differ.sum())} of {differ.size} entries"
+        raise PageError("value", f"the sides of '{relation}' differ exactly, {count}")
+    return max((degree(x, y) for x, y in zip(a.x.flat, b.x.flat)), default=0)
+
+
+def _compare_constants(a: Value, b: Value, relation: str) -> int:
+    """An inequality of indices or sizes; of letters there is none in a finite field."""
+    try:
+        holds = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}[relation]
+        if np.all(holds(a.x, b.x)):
+            return 0
+    except (KeyError, NotAlgebraic):
+        what = "≈ has a bound" if relation == "~" else f"'{relation}' is an inequality"
+        raise Inexact("algebra", what) from None
+    raise PageError("value", f"the sides of '{relation}' are the other way round")
+
+
 def compare(a: Value, relation: str, b: Value, bound: float | None = None) -> Compared:
     """The largest error of `a relation b`; a PageError of kind value if it does not hold."""
+    if is_exact(a.x):
+        return Compared(0.0, 1.0, compare_exactly(*v.match(a, b, f"'{relation}'"), relation))
     both = sides(a, relation, b)
     gap, magnitude = both.gap, both.magnitude
     if not np.isfinite(magnitude) or np.isnan(gap).any():

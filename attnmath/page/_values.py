@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from attnmath._arrays import real
+from attnmath._arrays import is_exact, real
 from attnmath.page._nodes import Misfit, PageError
 
 
 def magnitude(x) -> float:
     """The largest finite size in x: what an entry of a given letter may be off by."""
-    size = np.abs(np.asarray(x))
+    size = sizes(x)
     return float(size[np.isfinite(size)].max(initial=0.0))
 
 
@@ -33,6 +33,11 @@ def library(x) -> Any:
 def plain(x) -> np.ndarray:
     """x as a NumPy array, cut off from any graph."""
     return x.detach().cpu().numpy() if hasattr(x, "detach") else np.asarray(x)
+
+
+def sizes(x) -> np.ndarray:
+    """The size of every entry; 1 for exact numbers, which have none and are not rounded."""
+    return np.ones(x.shape) if is_exact(x) else np.abs(plain(x))
 
 
 def largest_gap(x: np.ndarray, y: np.ndarray) -> float:
@@ -147,8 +152,8 @@ def _grow_to(a: Value, shape: tuple) -> tuple:
 def divide(a: Value, b: Value) -> Value:
     if not b.is_number:
         raise PageError("shape", f"cannot divide by a {text(b)} matrix")
-    size = abs(plain(b.x))
-    return Value(a.x / b.x, (a.m + np.abs(plain(a.x)) * b.m / size) / size, a.free)
+    size = sizes(b.x)
+    return Value(a.x / b.x, (a.m + sizes(a.x) * b.m / size) / size, a.free)
 
 
 def kronecker(a: Value, b: Value) -> Value:
@@ -162,7 +167,7 @@ def kronecker(a: Value, b: Value) -> Value:
 def power(a: Value, exponent: Value) -> Value:
     if not a.is_number or not exponent.is_number:
         raise PageError("shape", f"no power of a {text(a)} matrix to a {text(exponent)} one")
-    e, size = np.real(plain(exponent.x)), abs(plain(a.x))
+    e, size = exponent.number(), sizes(a.x)
     moved = np.abs(e) * size ** (e - 1) * a.m + size**e * np.abs(np.log(size)) * exponent.m
     return Value(a.x**exponent.x, size**e + np.where(size > 0, moved, 0.0))
 
@@ -172,7 +177,7 @@ def inverse(a: Value) -> Value:
     if a.shape[0] != a.shape[1]:
         raise Misfit("shape", f"no inverse of a {text(a)} matrix")
     x = library(a.x).linalg.inv(a.x)
-    size = np.abs(plain(x))
+    size = sizes(x)
     return Value(x, size @ a.m @ size)
 
 
@@ -191,6 +196,8 @@ def extreme(a: Value, b: Value, op: str) -> Value:
     for number in (a, b):
         if not number.is_number:
             raise PageError("shape", f"{op} is of numbers, not of a {text(number)} matrix")
+    if is_exact(a.x):
+        return Value(np.maximum(a.x, b.x) if op == "max" else -np.maximum(-a.x, -b.x), a.m)
     later = real(b.x) > real(a.x) if op == "max" else real(b.x) < real(a.x)
     return Value(library(a.x).where(later, b.x, a.x), np.where(plain(later), b.m, a.m))
 
@@ -208,11 +215,11 @@ def apply(name: str, a: Value) -> Value:
     """exp, log, tanh, sqrt, entrywise, with the condition of each."""
     xp = library(a.x)
     y = getattr(xp, name)(a.x)
-    out = np.abs(plain(y))
+    out = sizes(y)
     if name == "exp":
         slope = out
     elif name == "log":
-        slope = 1 / np.abs(plain(a.x))
+        slope = 1 / sizes(a.x)
     elif name == "sqrt":
         slope = 0.5 / np.maximum(out, 1e-300)
     else:  # tanh
@@ -229,7 +236,7 @@ def frobenius(a: Value) -> Value:
 
 def spectral(a: Value) -> Value:
     known(a, "a norm")
-    if not np.isfinite(plain(a.x)).all():  # LAPACK would print that it may not see it
+    if not np.isfinite(a.x if is_exact(a.x) else plain(a.x)).all():  # LAPACK would print that it may not see it
         raise PageError("value", "a norm of what is not finite")
     x = library(a.x).linalg.svdvals(a.x).max().reshape((1, 1))
     return Value(x, ((a.m * a.m).sum() ** 0.5)[None, None])

@@ -8,6 +8,8 @@ import numpy as np
 from array_api_compat import array_namespace
 
 import attnmath
+from attnmath._algebraic import NotAlgebraic
+from attnmath._arrays import is_exact
 from attnmath.page import _values as v
 from attnmath.page._nodes import Misfit, PageError
 from attnmath.page._values import Value, plain
@@ -34,12 +36,14 @@ def call(function: Callable, values: list[Value]) -> Value:
             out = _matrix(function(*(_argument(value.x) for value in values)), len(points))
         else:
             out = np.stack([_at(function, values, k) for k in range(points[0])])
+    except NotAlgebraic:
+        raise
     except TypeError as error:  # as for another number of arguments
         raise PageError("shape", str(error)) from None
     except (ValueError, IndexError) as error:
         raise Misfit("shape", str(error)) from None
     largest = 1 + max(float(value.m.max()) for value in values)
-    return Value(out, np.full(out.shape, v.magnitude(plain(out)) * largest))
+    return Value(out, np.full(out.shape, v.magnitude(out) * largest))
 
 
 def _argument(x: Any) -> Any:
@@ -87,7 +91,7 @@ def _vec(a: Value) -> Value:
 
 def _rank(a: Value) -> Value:
     v.known(a, "rank")
-    rank = float(np.linalg.matrix_rank(plain(a.x)))
+    rank = float(np.linalg.matrix_rank(a.x if is_exact(a.x) else plain(a.x)))
     return Value(a.x[:1, :1] * 0 + rank, np.array([[rank]]))
 
 

@@ -1,0 +1,104 @@
+"""Scenes of exact numbers: every letter at a random point of a finite field."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from attnmath._algebraic import NotAlgebraic
+from attnmath._exact_arrays import ExactArray, each, exact, letters
+from attnmath._graph import backward, bare, forward, made_of, tracked
+from attnmath._point import Point
+from attnmath.page._cast import Cast, Setting
+from attnmath.page._evaluate import Frame
+from attnmath.page._nodes import Inexact, Node
+from attnmath.page._scene import Scene
+
+
+class ExactScene(Scene):
+    """Derivatives by the rules of sums, products, quotients and exponentials, without rounding."""
+
+    def __init__(self, cast: Cast, setting: Setting, definitions: dict, point: Point):
+        self.point = point
+        try:
+            super().__init__(cast, setting, definitions)
+        except NotAlgebraic as error:
+            raise Inexact("algebra", f"the setting {setting.name!r}: {error}") from None
+
+    def _draw(self, rng: Any, letter: str) -> Any:
+        if self.cast.letters[letter].origin in ("count", "mask"):
+            return super()._draw(rng, letter)
+        if self.cast.letters[letter].origin == "positive":
+            return each(lambda _: self.point.positive(), np.zeros(self.shape(letter)))
+        return letters(self.point, self.shape(letter))
+
+    def array(self, x: Any) -> Any:
+        return x if isinstance(x, ExactArray) else exact(np.asarray(x), self.point)
+
+    def own(self, x: Any) -> Any:
+        return bare(self.array(x))
+
+    def stack(self, parts: list) -> Any:
+        return self.array(np.stack([np.asarray(part) for part in parts]))
+
+    def tracked(self, value: Any) -> Any:
+        return tracked(self.array(value))
+
+    def magnitude(self, array: Any, shape: tuple) -> np.ndarray:
+        return np.zeros(shape)
+
+    def seen(self, prefix: str, letter: str) -> Any:
+        x = self.letter(prefix, letter)
+        if self.is_view:
+            return x
+        key = ("seen", id(x))
+        if key not in self.cache:
+            self.cache[key] = (x, bare(x))  # which keeps the id in use
+        return self.cache[key][1]
+
+    def gradient(self, letter: str) -> Any:
+        key = ("slopes of the loss", self.outputs)
+        if key not in self.cache:
+            pairs = [pair for k in self.outputs for pair in self._paired_entries(k)]
+            self.cache[key] = backward(pairs, made_of(y for y, _ in pairs))
+        found = self.cache[key]
+        return each(lambda x: found.get(id(x), self.point.zero), self.env[letter])
+
+    def _paired_entries(self, output: str) -> list:
+        both = zip(np.asarray(self.env[output]).flat, self.own(self.cotangents[output]).flat)
+        return [(y, dy) for y, dy in both if y.slopes is not None]
+
+    def tangent(self, letter: str) -> Any:
+        if "tangents" not in self.cache:
+            roots = [x for value in self.env.values() for x in np.asarray(value).flat]
+            seeds = {
+                id(x): dot
+                for k in self.primals
+                for x, dot in zip(np.asarray(self.env[k]).flat, self.own(self.tangents[k]).flat)
+            }
+            self.cache["tangents"] = forward(made_of(x for x in roots if x.slopes is not None), seeds)
+        found = self.cache["tangents"]
+        return each(lambda x: found.get(id(x), self.point.zero), self.env[letter])
+
+    def slopes(self, frame: Frame, numerator: Node, letter: str, entries: list) -> Any:
+        moved = frame.elsewhere(self.view(self.env), letter)
+        key = ("slopes", *moved.key(numerator))
+        if key not in moved.memo:
+            moved.memo[key] = [self._slopes(y, letter) for y in moved.evaluate(numerator).x.flat]
+        shape = moved.evaluate(numerator).shape
+        found = [[slopes[entry] for slopes in moved.memo[key]] for entry in entries]
+        return self.array(np.array(found, dtype=object).reshape(len(entries), *shape))
+
+    def _slopes(self, y: Any, letter: str) -> Any:
+        """The derivative of a number by each entry of a letter."""
+        found = {} if y.slopes is None else backward([(y, self.point.one)], made_of([y]))
+        return each(lambda x: found.get(id(x), self.point.zero), self.env[letter])
+
+
+def roomy(cast: Cast, setting: Setting) -> Setting:
+    """The setting with d_k of n or m at least, so that the scores are independent and uniform."""
+    sizes = {**cast.sizes, **setting.sizes}
+    short = min(sizes.get("n", 0), sizes.get("m", sizes.get("n", 0)))
+    if sizes.get("d_k", short) >= short or "d_k" in cast.readings:
+        return setting
+    return replace(setting, sizes={**setting.sizes, "d_k": 1 + max(sizes.values())})
