@@ -35,7 +35,7 @@ ALONE := -p no:hypothesispytest    # half a second for each worker that has note
 CHECKS := $(DONE)/pairs $(DONE)/ledger $(DONE)/made $(DONE)/pages $(DONE)/notebooks
 LEDGER := chapters/ledger.md
 
-.PHONY: book test test-adapters check html env lab notebooks ledger pages trained misprints portable lint mutants wheel accessible clean help
+.PHONY: book test test-adapters check html env lab notebooks ledger pages trained misprints portable lint mutants exact-mutants wheel accessible clean help
 
 help:
 	@echo 'make book        check every page and notebook, then build _build/html'
@@ -53,6 +53,7 @@ help:
 	@echo 'make portable    do the stored outputs hold on an old processor?'
 	@echo 'make accessible  axe-core on every built page, in headless Chromium'
 	@echo 'make mutants     mutation testing of the formula modules (long)'
+	@echo 'make exact-mutants  every small change of a formula function, judged by exact arithmetic (minutes)'
 	@echo 'make wheel       the package in dist/'
 	@echo 'make clean       remove what was made; keeps the environment $(ENV)'
 	@echo 'Variables: PYTHON=python3.12, TORCH_INDEX=address of a pip index with the torch you want, JOBS=4'
@@ -176,6 +177,9 @@ accessible: $(ENV)/.ready-accessible $(DONE)/html
 mutants: $(ENV)/.ready-mutants
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m mutmut run
 	$(PY) -m mutmut results
+
+exact-mutants: $(READY)
+	$(PY) tools/exact_mutants.py --jobs $(JOBS)
 
 clean:
 	rm -rf _build build dist mutants .pytest_cache .ruff_cache .hypothesis attnmath.egg-info

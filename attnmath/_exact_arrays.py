@@ -109,7 +109,9 @@ def exact(x: Any, point: Point | None) -> Any:
         if not isinstance(entry, Number | Infinite):
             if isinstance(entry, bool | np.bool_):  # an array of truths
                 return x
-            out[place] = point.other(entry, "an array")
+            out[place] = number = point.other(entry, "an array")
+            if number is NotImplemented:
+                raise not_algebraic(f"an array with {entry!r}")
     out = out.view(ExactArray)
     out._point = point
     return out

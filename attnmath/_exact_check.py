@@ -11,21 +11,21 @@ from attnmath._graph import gradient, tangent, tracked
 from attnmath._leaves import all_leaves, fits, is_branch
 from attnmath._point import Point
 from attnmath._problem import names_of
-from attnmath._prove import Proof, at_point, at_points, compared, first_difference, pairs_of
+from attnmath._prove import Proof, at_point, at_points, compared, copied, first_difference, pairs_of
 from attnmath._step import each, parts
 
 
 def prove_vjp(f_vjp: Callable, f: Callable, x: tuple, constants: dict, seed: int) -> Proof:
     """Every gradient that f_vjp returns is that of f, for all numbers."""
-    names = names_of(f, len(x))[1]
+    parameters, names = names_of(f, len(x))
 
     def run(point: Point) -> tuple:
         given, named = at_point(point, x, constants)
         moving, Y = _moving(f, given, named)
         dY = each(lambda y: letters(point, np.shape(y)), Y)
-        found = f_vjp(dY, *map(_copied, given), **named)
+        found = f_vjp(dY, *map(copied, given), **named)
         found = found if isinstance(found, tuple | list) else (found,)
-        if len(found) < len(given):
+        if not len(given) <= len(found) <= max(len(given), parameters):
             raise AssertionError(f"f_vjp returns {len(found)} gradients for {len(given)} arguments")
         titles = getattr(found, "_fields", [f"d{name}" for name in names])
         for title, argument, dx in zip(titles, given, found):
@@ -50,7 +50,7 @@ def prove_jvp(
         moving, Y = _moving(f, given, named)
         dots = [None if dot is None else _tangent_of(point, part)
                 for part, dot in zip(given, x_dot or given)]  # fmt: skip
-        found = f_jvp(*dots, *left_out, *map(_copied, given), **named)
+        found = f_jvp(*dots, *left_out, *map(copied, given), **named)
         pairs = [(a, dot) for a, dot in zip(all_leaves(names, moving, moving)[1],
                                             all_leaves(names, dots, moving)[1])
                  if isinstance(a, ExactArray) and dot is not None]  # fmt: skip
@@ -107,12 +107,6 @@ def _tracked(x: Any) -> Any:
     if is_branch(x):
         return type(x)(*map(_tracked, x))
     return tracked(x) if isinstance(x, ExactArray) else x
-
-
-def _copied(x: Any) -> Any:
-    if is_branch(x):
-        return type(x)(*map(_copied, x))
-    return x.copy() if isinstance(x, np.ndarray) else x
 
 
 def _gradient(pairs: list, part: Any) -> Any:

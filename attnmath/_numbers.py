@@ -12,6 +12,8 @@ from typing import Any
 from attnmath._algebraic import not_algebraic
 from attnmath._primes import inverse
 
+TERMS = 64  # the most exponentials of a sum whose logarithm is one of the others
+
 
 class Number:
     """A rational function of letters and their exponentials, at a random point."""
@@ -72,7 +74,7 @@ class Number:
         )  # fmt: skip
         if a.factor is not None or b.factor is not None:
             x.factor = point.joined_factors(a, b, sign)
-        if sign == 1 and a.terms is not None and b.terms is not None:
+        if sign == 1 and a.terms is not None and b.terms is not None and len(a.terms + b.terms) <= TERMS:
             x.terms = a.terms + b.terms
         if a.slopes is not None or b.slopes is not None:
             x.slopes = [(a, point.one), (b, point.one if sign == 1 else point.minus_one)]
@@ -110,7 +112,7 @@ class Number:
         )  # fmt: skip
         if a.factor is not None or b.factor is not None:
             point.multiply_factor(x, a, b)
-        if a.terms is not None and b.terms is not None:
+        if a.terms is not None and b.terms is not None and len(a.terms) * len(b.terms) <= TERMS:
             is_one = len(a.terms) == len(b.terms) == 1
             x.terms = (x,) if is_one else tuple(s.times(t) for s in a.terms for t in b.terms)
         return x
@@ -130,9 +132,10 @@ class Number:
         point = self.point
         if self.value == 0:
             raise ZeroDivisionError("exact arithmetic: division by zero")
-        x = Number(point, inverse(self.value, point.q), inverse(self.exponent, point.p),
-                   inverse(self.second, point.o), 1 / (self.real or 1e-300), self.bottom, self.top,
-                   None, ("-", point.one, self))  # fmt: skip
+        known = self.factor is None  # else the exponent is that of exp without its factor
+        x = Number(point, inverse(self.value, point.q), inverse(self.exponent, point.p) if known else None,
+                   inverse(self.second, point.o) if known else None, 1 / (self.real or 1e-300),
+                   self.bottom, self.top, None, ("-", point.one, self))  # fmt: skip
         if self.slopes is not None:
             bare = x.bare()
             x.slopes = [(self, point.zero._sum(bare.times(bare), -1))]
@@ -223,6 +226,8 @@ class Number:
             other = self.point.other(other, "==")
             if other.__class__ is not Number:
                 return other if other is NotImplemented else False
+        if self.top and other.top:
+            self.point.looked = True
         return self.value == other.value
 
     def __ne__(self, other: Any) -> Any:

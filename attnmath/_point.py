@@ -11,7 +11,7 @@ import numpy as np
 from attnmath._algebraic import Circles, Deeper, OtherPrimes, Redraw, not_algebraic
 from attnmath._infinity import Infinite
 from attnmath._numbers import Number
-from attnmath._primes import SMALL, chain, element, root, root_of_minus_one
+from attnmath._primes import SMALL, chain, element, is_square, root, root_of_minus_one
 from attnmath._radicands import Radicands, reconstructed
 
 SIGNIFICANT = 32  # bits of a float that is taken as the fraction it is: 0.5, but not 0.1
@@ -43,6 +43,8 @@ class Point:
         self.logs: dict[int, Number] = {}  # of what is no product: an unknown each
         self.maxima: dict[Any, Number] = {}  # a constant for each row, in place of its maximum
         self.takes_entries = False  # of the rows as their maxima
+        self.roots_of_numbers = False  # whether some were taken
+        self.looked = False  # whether two letters are equal
         self.start = self.rng.getstate(), self.of_reals.getstate()
 
     def again(self, entries: bool = False) -> "Point":
@@ -181,44 +183,56 @@ class Point:
             roots = math.isqrt(constant.numerator), math.isqrt(constant.denominator)
             if roots[0] ** 2 == constant.numerator and roots[1] ** 2 == constant.denominator:
                 return self.constant(Fraction(*roots))
-        if x.log_of is not None and x.log_of[0] == "is":
-            return self.exp(x.log_of[1] / 2)
         found = root(x.value, self.q), root(x.exponent, self.p), root(x.second, self.o)
         if x.value == 0:
             return self.zero if x.slopes is None else self._refuse_slope()
-        which = 0 if constant is not None else self.radicands.number(x.value)
-        if constant is not None and any(part != part for part in found):
-            raise OtherPrimes
-        if found[0] != found[0]:
-            raise Redraw(which)
-        y = Number(self, *found, abs(x.real) ** 0.5, x.top, x.bottom, None, ("half", x, None))
+        if x.log_of is not None and x.log_of[0] == "is":
+            y = self.exp(x.log_of[1].bare() / 2)
+        else:
+            y = self._root(x, found, constant is not None)
         if x.slopes is not None:
             y.slopes = [(x, (y.bare() * 2).inverse())]
         return y
+
+    def _root(self, x: Number, found: tuple, is_constant: bool) -> Number:
+        which = 0 if is_constant else self.radicands.number(x.value)
+        self.roots_of_numbers |= is_constant
+        if is_constant and any(part != part for part in found):
+            raise OtherPrimes
+        if found[0] != found[0]:  # only what is no square shows that its roots are alike
+            raise Redraw(0 if is_square(x.value, self.q) else which)
+        if x.factor is not None:  # the exponent is that of exp without its factor
+            found = found[0], None, None
+        return Number(self, *found, abs(x.real) ** 0.5, x.top, x.bottom, None, ("half", x, None))
 
     def _refuse_slope(self) -> Number:
         raise not_algebraic("the derivative of the root of 0")
 
     def log(self, x: Number) -> Number:
-        """An unknown whose exponential is x; sums and differences where x is made by exp, *, /."""
+        """An unknown whose exponential is x; it moves with x, whatever it is made of."""
+        if x.slopes is None:
+            return self._log(x)
+        if x.log_of is not None and x.log_of[0] == "is" and x.slopes and x.slopes[0][0] is x.log_of[1]:
+            return x.log_of[1]
+        return self._log(x.bare())._with_slopes([(x, x.bare().inverse())])
+
+    def _log(self, x: Number) -> Number:
+        """The same without derivatives; sums and differences where x is made by exp, *, /."""
         if x.value == 0:
             raise ZeroDivisionError("exact arithmetic: the logarithm of 0")
         constant = self.rational(x)
         if constant is not None:
             return self._log_of_constant(constant)
-        if x.terms or x.log_of is None:
-            found = self._log_of_terms(x) if x.terms else self._known_log(x.bare())
-            if x.slopes is None:
-                return found
-            y = found.tracked()
-            y.slopes = [(x, x.bare().inverse())]
-            return y
-        made, a, b = x.log_of
+        if x.terms:
+            return self._log_of_terms(x)
+        made, a, b = x.log_of or ("", None, None)
+        if made == "":
+            return self._known_log(x)
         if made == "is":
-            return a
+            return a.bare()
         if made == "half":
-            return self.log(a) / 2
-        return self.log(a) + self.log(b) if made == "+" else self.log(a) - self.log(b)
+            return self._log(a.bare()) / 2
+        return self._log(a.bare())._sum(self._log(b.bare()), 1 if made == "+" else -1)
 
     def _log_of_constant(self, x: Fraction) -> Number:
         """The sum of the logarithms of its small factors, and of the rest."""
@@ -236,7 +250,7 @@ class Point:
         So it is the same unknown when all of a, b, ... are shifted, or change places.
         """
         if len(x.terms) == 1 and x.terms[0].value == x.value:
-            return self._product_log(x)
+            return self._product_log(x.terms[0])
         shares = [(x.bare().times(term.bare().inverse()), term) for term in x.terms]
         share, term = min(shares, key=lambda pair: pair[0].value)
         return self._product_log(term) + self._known_log(share)
@@ -247,7 +261,7 @@ class Point:
         if made == "is":
             return a.bare()
         if made in ("+", "-"):
-            return self.log(a.bare())._sum(self.log(b.bare()), 1 if made == "+" else -1)
+            return self._log(a.bare())._sum(self._log(b.bare()), 1 if made == "+" else -1)
         return self.zero  # of 1 itself
 
     def _known_log(self, x: Number) -> Number:

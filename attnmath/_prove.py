@@ -17,6 +17,7 @@ from attnmath._step import numpy_of
 
 POINTS = 2000  # drawn at most, until all roots are there: half of all numbers have one
 ROOTS = 9  # of letters at most
+FEW = 5  # points with all roots after which it is likely that a root is of a square
 SIGNS = 50  # points where the signs of roots are drawn anew, if some root is of a square
 DEPTH = 2  # exponentials inside of each other
 
@@ -63,7 +64,7 @@ def prove(lhs: Callable, rhs: Callable, *x: Any, seed: int = 0, **constants: Any
 
     def run(point: Point) -> tuple:
         given, named = at_point(point, x, constants)
-        return lhs(*given, **named), rhs(*given, **named)
+        return tuple(side(*map(copied, given), **named) for side in (lhs, rhs))
 
     return proved(run, seed)
 
@@ -108,6 +109,7 @@ def at_points(
             return _answer(outcomes[:1]), (attempt + 1) * 2**roots
         if len(outcomes) == SIGNS:
             return _answer(outcomes), (attempt + 1) * 2**roots
+        primes += len(outcomes) > FEW and point.roots_of_numbers  # only these change their signs
     raise NotAlgebraic(f"undecided: {limit} points did not tell the signs of all roots")
 
 
@@ -150,6 +152,13 @@ def _constant(point: Point, x: Any, zeros: bool = False) -> Any:
     return np.where(stays, np.where(stays, values, 0), drawn) if stays.any() else drawn
 
 
+def copied(x: Any) -> Any:
+    """A copy of an argument, field by field."""
+    if is_branch(x):
+        return type(x)(*map(copied, x))
+    return x.copy() if isinstance(x, np.ndarray) else x
+
+
 def compared(run: Callable, point: Point) -> Proof:
     """The proof that two sides are equal at a point; an AssertionError where they are not.
 
@@ -157,14 +166,16 @@ def compared(run: Callable, point: Point) -> Proof:
     of real numbers takes its place.
     """
     pairs = list(pairs_of(*run(point)))
+    looked = point.looked  # at whether two letters are equal
     wrong = first_difference(pairs, point)
-    if wrong and point.maxima:
+    if point.maxima and (wrong or looked):
         try:
-            wrong = first_difference(list(pairs_of(*run(point.again(entries=True)))), point)
+            also = first_difference(list(pairs_of(*run(point.again(entries=True)))), point)
         finally:
             point.again()
-        if not wrong:
+        if wrong and not also:
             raise NotAlgebraic("undecided: the sides differ by what depends on a maximum")
+        wrong = also
     if wrong:
         raise AssertionError(f"refuted: {wrong}")
     sides = [(exact(a, point), exact(b, point)) for _, a, b in pairs]

@@ -11,7 +11,7 @@ def _small_epsilon(values: dict, sizes: dict) -> None:
 
 def _probabilities(values: dict, sizes: dict) -> None:
     """Targets whose rows sum to one."""
-    E = np.abs(values["E"])
+    E = values["E"] ** 2
     values["E"] = E / E.sum(1, keepdims=True)
 
 

@@ -47,7 +47,7 @@ def together(*changes):
 def light(values: dict, sizes: dict) -> None:
     """Matrices so small that no weight of attention is almost 1, and no term is large."""
     for letter in ("W^Q", "W^K", "W^V", "W^O"):
-        values[letter] = values[letter] * 0.2
+        values[letter] = values[letter] / 4
 
 
 def calm(values: dict, sizes: dict) -> None:

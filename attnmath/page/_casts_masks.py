@@ -63,9 +63,9 @@ def _mask_of_bias(values: dict, sizes: dict) -> None:
 def _draws(values: dict, sizes: dict) -> None:
     """Uniform draws and a rate; the multipliers that follow from both."""
     rng = np.random.default_rng(sizes["n"])
-    values["U"] = rng.random(values["U"].shape)
-    values["rho"] = rng.uniform(0.2, 0.6, (1, 1))
-    values["R"] = np.where(values["U"] < values["rho"], 0.0, 1 / (1 - values["rho"]))
+    values["U"] = rng.integers(0, 64, values["U"].shape) / 64
+    values["rho"] = rng.integers(16, 40, (1, 1)) / 64
+    values["R"] = np.where(values["U"] < values["rho"], 0, values["R"] * 0 + 1) / (1 - values["rho"])
 
 
 def _draws_and_mask(values: dict, sizes: dict) -> None:

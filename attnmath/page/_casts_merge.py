@@ -51,8 +51,7 @@ _SIX = [(2, 4, 3), (3, 4, 2), (2, 3, 4), (4, 3, 2), (3, 2, 4), (4, 2, 3)]
 
 def _even(values: dict, sizes: dict) -> None:
     """Tokens that can be divided by: no combination of them is almost zero."""
-    U, lengths, Vt = np.linalg.svd(values["X"], full_matrices=False)
-    values["X"] = U * (0.5 + lengths / lengths.max()) @ Vt
+    values["X"] = values["X"] / 8 + np.eye(*values["X"].shape)
 
 
 # One head of self-attention without a scale; n, d and d_k stand in every order.

@@ -1,5 +1,7 @@
 """The casts of misprints in other public texts, in the letters of these texts."""
 
+from fractions import Fraction
+
 import numpy as np
 
 from attnmath.page._cast import Cast, Letter, Setting
@@ -26,13 +28,16 @@ def _one_block(values: dict, sizes: dict) -> None:
 def _rotations(values: dict, sizes: dict) -> None:
     """Position i turns each pair of features by i times the pair's own angle."""
     n, d = sizes["n"], sizes["d"]
-    values["R"] = np.zeros((n, d, d))
+    values["R"] = 0 * values["R"]
     for pair in range(d // 2):
-        angle = np.arange(1, n + 1) / (pair + 1) ** 2
         a, b = 2 * pair, 2 * pair + 1
-        values["R"][:, a, a] = values["R"][:, b, b] = np.cos(angle)
-        values["R"][:, b, a] = np.sin(angle)
-        values["R"][:, a, b] = -np.sin(angle)
+        k = pair + 2  # cos and sin of the pair's angle are fractions: of k^2 - 1, 2 k, k^2 + 1
+        cos, sin = Fraction(1), Fraction(0)
+        for i in range(n):
+            cos, sin = (cos * (k * k - 1) - sin * 2 * k, sin * (k * k - 1) + cos * 2 * k)
+            cos, sin = cos / (k * k + 1), sin / (k * k + 1)
+            values["R"][i, a, a] = values["R"][i, b, b] = cos
+            values["R"][i, b, a], values["R"][i, a, b] = sin, -sin
 
 
 ONLINE = Cast(

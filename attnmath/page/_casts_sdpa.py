@@ -7,7 +7,8 @@ from attnmath.page._cast import Cast, Letter, Setting
 
 def _dropped(values: dict, sizes: dict) -> None:
     """Factors of dropout at the rate one half; every query keeps a key."""
-    values["R"] = np.where(values["R"] > 0, 2.0, 0.0)
+    kept = np.random.default_rng(sizes["n"]).random(values["R"].shape) > 0.5
+    values["R"] = np.where(kept, 2.0, 0.0)
     values["R"][:, 0] = 2.0
 
 
