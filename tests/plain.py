@@ -1,0 +1,155 @@
+"""What each function means, written out with sums over entries; no formula of ours.
+
+The definitions run on ordinary numbers, and on those of exact arithmetic: all that they ask of an
+entry is + - * /, the exponential, the logarithm, the root, and whether it is -inf.
+"""
+
+import numpy as np
+
+HIDDEN = -np.inf
+exp, log = np.frompyfunc(np.exp, 1, 1), np.frompyfunc(np.log, 1, 1)
+
+
+def entries(*x):
+    """Each argument as a plain array of its entries."""
+    arrays = []
+    for one in x:
+        array = np.empty(np.shape(one), object)
+        for k in np.ndindex(array.shape):
+            array[k] = one[k] if isinstance(one, np.ndarray) else one
+        arrays.append(array)
+    return arrays
+
+
+def by_rows(function, A, *others):
+    """The function of each row, which is given as a list, and of the others' rows beside it."""
+    A, *others = np.broadcast_arrays(A, *others)
+    rows = [function(*(list(x[k]) for x in (A, *others))) for k in np.ndindex(A.shape[:-1])]
+    array = np.empty((len(rows), *np.shape(rows[0])), object)
+    for k in np.ndindex(array.shape):
+        array[k] = rows[k[0]][k[1]] if k[1:] else rows[k[0]]
+    return array.reshape(A.shape[:-1] + array.shape[1:])
+
+
+def total(row):
+    """The sum of the exponentials of a row; nothing is added for -inf."""
+    return sum(exp(a) for a in row if a != HIDDEN)
+
+
+def softmax(A, tau=1):
+    def of_row(a, t):
+        a = [x if x == HIDDEN else x / y for x, y in zip(a, t)]
+        return [0 if x == HIDDEN else exp(x) / total(a) for x in a]
+
+    return by_rows(of_row, *entries(A, tau))
+
+
+def logsumexp(A):
+    def of_row(a):
+        return HIDDEN if all(x == HIDDEN for x in a) else log(total(a))
+
+    return by_rows(of_row, *entries(A))
+
+
+def log_softmax(A):
+    def of_row(a):
+        return [HIDDEN if x == HIDDEN else x - log(total(a)) for x in a]
+
+    return by_rows(of_row, *entries(A))
+
+
+def cross_entropy(A, E):
+    Lambda, E = entries(log_softmax(A), E)
+    return -sum(E[k] * Lambda[k] for k in np.ndindex(E.shape) if E[k] != 0)
+
+
+def default_scale(d_k, Q):
+    """1 / sqrt(d_k), a number of the same kind as those of Q."""
+    return 1 / np.sqrt(Q.number(d_k) if hasattr(Q, "number") else d_k)
+
+
+def attention_map(Q, K, V, B=0, gamma=None, R=1):
+    gamma = default_scale(np.shape(Q)[-1], Q) if gamma is None else gamma
+    Q, K, V, B, gamma, R = entries(Q, K, V, 0 if B is None else B, gamma, 1 if R is None else R)
+    n, m, d_v = Q.shape[-2], K.shape[-2], V.shape[-1]
+    batch = np.broadcast_shapes(Q.shape[:-2], K.shape[:-2])
+    Q, K = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (Q, K))
+    B, gamma = (np.broadcast_to(x, (*batch, n, m)) for x in (B, gamma))
+    A = np.empty((*batch, n, m), object)
+    for k in np.ndindex(A.shape):
+        *b, i, j = k
+        score = sum(x * y for x, y in zip(Q[(*b, i)], K[(*b, j)]))
+        A[k] = HIDDEN if B[k] == HIDDEN else gamma[k] * score + B[k]
+    P = softmax(A)
+    batch = np.broadcast_shapes(batch, V.shape[:-2])
+    weights, V = np.broadcast_to(P * R, (*batch, n, m)), np.broadcast_to(V, (*batch, m, d_v))
+    O = np.empty((*batch, n, d_v), object)
+    for k in np.ndindex(O.shape):
+        *b, i, a = k
+        O[k] = sum(weights[(*b, i, j)] * V[(*b, j, a)] for j in range(m))
+    return A, P, logsumexp(A), O
+
+
+def dropout_mask(U, rho):
+    return np.array([0 if u < rho else 1 / (1 - rho) for u in U.flat]).reshape(U.shape)
+
+
+def attention(Q, K, V, B=0, gamma=None, R=1):
+    return attention_map(Q, K, V, B, gamma, R)[-1]
+
+
+def linear(X, W, b=None):
+    X, W, b = entries(X, W, 0 if b is None else b)
+    b = np.broadcast_to(b, W.shape[-1:]) if b.ndim < 2 else b[0]
+    Y = np.empty((*X.shape[:-1], W.shape[-1]), object)
+    for k in np.ndindex(Y.shape):
+        Y[k] = sum(X[k[:-1]][c] * W[c, k[-1]] for c in range(len(W))) + b[k[-1]]
+    return Y
+
+
+def multihead_map(X, Z, W, B=None, gamma=None, R=None):
+    H, G = len(W.W_Q), len(W.W_K)
+
+    def heads(X, W, b, h):
+        return linear(X, W[h], None if b is None else b[h])
+
+    def part(x, h):
+        """Head h's part of what may have an axis of heads: a bias, or R."""
+        return x[..., min(h, np.shape(x)[-3] - 1), :, :] if np.ndim(x) > 2 else x
+
+    gamma = default_scale(W.W_Q.shape[-1], X) if gamma is None else gamma
+    B, gamma, R = (x if x is None else entries(x)[0] for x in (B, gamma, R))
+    found = []
+    for h in range(H):
+        g = [g for g in range(G) for _ in range(H // G)][h]
+        QKV = heads(X, W.W_Q, W.b_Q, h), heads(Z, W.W_K, W.b_K, g), heads(Z, W.W_V, W.b_V, g)
+        scale = gamma[h] if gamma.ndim else gamma[()]
+        A, P, L, O = attention_map(*QKV, part(B, h), scale, part(R, h))
+        found.append((*QKV, P, O, linear(O, W.W_O[h])))
+    Q, K, V, P, O, Y = ([x[k] for x in found] for k in range(6))
+    K, V = K[::H // G], V[::H // G]
+    b_O = 0 if W.b_O is None else entries(W.b_O)[0]
+    return *(np.stack(x, -3) for x in (Q, K, V, P, O)), sum(Y) + b_O
+
+
+def multihead(X, Z, W, B=None, gamma=None, R=None):
+    return multihead_map(X, Z, W, B, gamma, R)[-1]
+
+
+def layer_norm(X, alpha, beta, epsilon):
+    X, alpha, beta, epsilon = entries(X, alpha, beta, epsilon)
+    def of_row(x, alpha, beta):
+        mean = sum(x) / len(x)
+        r = np.sqrt(sum((a - mean) * (a - mean) for a in x) / len(x) + epsilon[()])
+        return [a * (b - mean) / r + c for a, b, c in zip(alpha, x, beta)]
+
+    return by_rows(of_row, X, alpha, beta)
+
+
+def silu(U):
+    (U,) = entries(U)
+    return U / (1 + exp(-U))
+
+
+def mlp(X, W_U, b_U, W_D, b_D):
+    return linear(silu(linear(X, W_U, b_U)), W_D, b_D)
