@@ -144,7 +144,7 @@ class Number:
     def __pow__(self, other: Any) -> Any:
         power = self.point.rational(other)
         if power is None or power.denominator > 2:
-            raise not_algebraic("** with a power that is no multiple of 1/2")
+            return (self.log() * other).exp()
         if power.denominator == 2:
             return self.sqrt() ** power.numerator
         x = self.point.one
@@ -153,7 +153,7 @@ class Number:
         return x if power >= 0 else x.inverse()
 
     def __rpow__(self, other: Any) -> Any:
-        raise not_algebraic("** with a letter in the power")
+        return self.point.other(other, "**") ** self
 
     def _rounds(self, *_: Any) -> Any:
         raise not_algebraic("rounding (//, %, round)")

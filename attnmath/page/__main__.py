@@ -1,8 +1,9 @@
-"""`python -m attnmath.page check|misprints|ledger [chapter …]`."""
+"""`python -m attnmath.page check|prove|misprints|ledger [chapter …]`."""
 
 import argparse
 import sys
 import time
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -10,17 +11,18 @@ from attnmath.page._book import Book
 from attnmath.page._chapter import Fault
 from attnmath.page._judge import verdict_or_fault
 from attnmath.page._labels import label_faults
-from attnmath.page._ledger import render, stale
+from attnmath.page._ledger import render, stale, summary
 from attnmath.page._listed import entries, identity_faults, report
 from attnmath.page._misprints import tally
 from attnmath.page._pool import each_cast, each_display
+from attnmath.page._proofs import listed_or_faults, proof_or_fault
 from attnmath.page._published import Refuted
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="attnmath.page", description=__doc__)
-    parser.add_argument("command", choices=("check", "misprints", "ledger"))
-    parser.add_argument("chapters", nargs="*", help="only these chapters (check, misprints)")
+    parser.add_argument("command", choices=("check", "prove", "misprints", "ledger"))
+    parser.add_argument("chapters", nargs="*", help="only these chapters (not for the ledger)")
     parser.add_argument("--root", type=Path, default=Path("."), help="the book's folder")
     parser.add_argument("--check", action="store_true", help="ledger: only whether it is stale")
     options = parser.parse_args(argv)
@@ -29,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"no display found under {options.root / 'chapters'}")
         return 1
     wanted = {Path(name).stem for name in options.chapters}
-    command = {"check": check, "misprints": try_misprints, "ledger": ledger}[options.command]
+    command = {"check": check, "prove": prove, "misprints": try_misprints, "ledger": ledger}[options.command]
     return command(book, options, wanted)
 
 
@@ -59,6 +61,22 @@ def check_book(
     return [one for one in found if not isinstance(one, Fault)], faults
 
 
+def prove(book: Book, options, wanted: set[str]) -> int:
+    start = time.monotonic()
+    displays = [d for c in book.chapters for d in c.displays if not wanted or c.stem in wanted]
+    proofs, faults = prove_book(book, options.root, displays)
+    print("\n".join([*map(str, faults), *summary(proofs)]))
+    print(f"{time.monotonic() - start:.0f} s", file=sys.stderr)
+    return 1 if faults else 0
+
+
+def prove_book(book: Book, root: Path, displays: list) -> tuple[list, list]:
+    """What is proved of each display, and the faults."""
+    found = each_cast(proof_or_fault, book, root, displays)
+    faults = [one for one in found if isinstance(one, Fault)]
+    return [one for one in found if one not in faults], faults
+
+
 def try_misprints(book: Book, options, wanted: set[str]) -> int:
     start = time.monotonic()
     displays = [
@@ -68,6 +86,12 @@ def try_misprints(book: Book, options, wanted: set[str]) -> int:
     listed = entries(path) if path.exists() else []
     lines, faults = report(each_display(tally, options.root, displays), listed)
     faults += identity_faults(book, listed, path)
+    named = {entry.label for entry in listed}
+    work = partial(listed_or_faults, listed)
+    proofs = sum(each_cast(work, book, options.root, [d for d in displays if d.label in named]), [])
+    faults += [one for one in proofs if isinstance(one, str)]
+    words = Counter(one.word for one in proofs if not isinstance(one, str))
+    lines.append("of the identities: " + ", ".join(f"{count} {word}" for word, count in words.items()))
     print("\n".join(faults + lines))
     print(f"{time.monotonic() - start:.0f} s", file=sys.stderr)
     return 1 if faults else 0
@@ -84,7 +108,12 @@ def ledger(book: Book, options, wanted: set[str]) -> int:
         print("\n".join(map(str, faults)))
         return 1
     displays = [d for c in book.chapters for d in c.displays]
-    text = render(book, verdicts, each_display(tally, options.root, displays), options.root)
+    proofs, faults = prove_book(book, options.root, displays)
+    if faults:
+        print("\n".join(map(str, faults)))
+        return 1
+    tallies = each_display(tally, options.root, displays)
+    text = render(book, verdicts, proofs, tallies, options.root)
     (options.root / "chapters" / "ledger.md").write_text(text, encoding="utf-8")
     print(f"chapters/ledger.md: {len(displays)} displays")
     return 0

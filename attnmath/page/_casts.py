@@ -5,6 +5,7 @@ Sizes are pairwise distinct and never 1, but for the settings that ask for n = m
 
 import numpy as np
 
+from attnmath._arrays import default_scale
 from attnmath.page._cast import Cast, Letter, Setting
 from attnmath.page._casts_blocks import LOSS, NETWORK, NORM, SILU
 from attnmath.page._casts_blog import BLOG
@@ -35,7 +36,7 @@ def _causal(values: dict, sizes: dict) -> None:
 
 
 def _default_scale(values: dict, sizes: dict) -> None:
-    values["gamma"] = np.full((1, 1), sizes["d_k"] ** -0.5)
+    values["gamma"] = 0 * values["gamma"] + default_scale(sizes["d_k"], values["gamma"])
 
 
 def _permutation(values: dict, sizes: dict) -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from attnmath._arrays import default_scale
 from attnmath._softmax import softmax
 from attnmath.page._cast import Cast, Letter, Setting
 from attnmath.page._casts_blog import GENERIC, INSIDE, REORDERED, WIDE, calm, light, masked, together, without
@@ -116,8 +117,8 @@ def _read_as(reading: str):
 
     def change(values: dict, sizes: dict) -> None:
         light(values, sizes)
-        root, pairs = sizes["d_k"] ** 0.5, zip(values["W^Q"], values["W^K"])
-        parts = [values["x"] @ q @ (values["z"] @ k).T / root for q, k in pairs]
+        scale, pairs = default_scale(sizes["d_k"], values["x"]), zip(values["W^Q"], values["W^K"])
+        parts = [scale * (values["x"] @ q @ (values["z"] @ k).T) for q, k in pairs]
         if reading != "scores":
             parts = [softmax(A) for A in parts]
         if reading == "tokens":

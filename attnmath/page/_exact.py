@@ -99,6 +99,6 @@ def roomy(cast: Cast, setting: Setting) -> Setting:
     """The setting with d_k of n or m at least, so that the scores are independent and uniform."""
     sizes = {**cast.sizes, **setting.sizes}
     short = min(sizes.get("n", 0), sizes.get("m", sizes.get("n", 0)))
-    if sizes.get("d_k", short) >= short or "d_k" in cast.readings:
+    if sizes.get("d_k", short) >= short or cast.readings:
         return setting
     return replace(setting, sizes={**setting.sizes, "d_k": 1 + max(sizes.values())})

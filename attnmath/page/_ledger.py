@@ -4,6 +4,7 @@ import hashlib
 import inspect
 import math
 import re
+from collections import Counter
 from pathlib import Path
 
 import attnmath
@@ -12,6 +13,7 @@ from attnmath.page._cast import PRIMAL
 from attnmath.page._chapter import Chapter
 from attnmath.page._judge import Verdict
 from attnmath.page._misprints import Tally
+from attnmath.page._proofs import Exact
 from attnmath.page._published import Refuted
 
 HEAD = """# Ledger
@@ -25,6 +27,10 @@ Each line is one display of the book, with the function that its label promises.
 - **error**: the largest error is below this, relative to the magnitude summed up.
 - **algebra**: how many steps hold for any matrices of these shapes; **facts**: how many
   need that the letters are what they are.
+- **proof**: *proved* if every step holds exactly at a random point of a finite field, in so
+  many shapes; a false step would pass with a probability of the order given. *measured* if
+  none could be proved, *both* if some were: what was not, and why, stands at the end.
+  {doc}`proved` says what this means.
 - **misprints**: one-symbol misprints rejected, of those tried. The others are identities:
   each is listed with the identity that makes it one, and the list is checked.
 
@@ -33,6 +39,7 @@ its own: its failure is asserted in every setting that does not meet the conditi
 
 - **fails**: in how many settings, of how many, over both oracles; in the others its
   condition is met, and it holds.
+- **proof**: *refuted* if it fails exactly as well.
 - **how**: ill-typed, where shapes or indices do not fit; else the smallest and the largest
   error of a setting, relative to the size of the sides.
 - **made true by**: the one-symbol changes after which it holds in every setting.
@@ -41,11 +48,11 @@ NUMBERS = {"runs", "error", "algebra", "facts", "misprints", "fails"}  # columns
 DIGITS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
-def decade(error: float) -> str:
+def decade(error: float, least: int = -15) -> str:
     """The power of ten above an error; rounding itself is not resolved further."""
     if error == 0.0:
         return "0"
-    return "10" + str(max(math.floor(math.log10(error)) + 1, -15)).translate(DIGITS)
+    return "10" + str(max(math.floor(math.log10(error)) + 1, least)).translate(DIGITS)
 
 
 def hashes(book: Book, root: Path) -> dict[str, str]:
@@ -87,8 +94,11 @@ def rests_on(book: Book, verdict: Verdict | Refuted) -> list[str]:
     return sorted(origins - {*PRIMAL, verdict.display.label})
 
 
-def render(book: Book, verdicts: list, tallies: list[Tally], root: Path) -> str:
+def render(
+    book: Book, verdicts: list, proofs: list[Exact], tallies: list[Tally], root: Path
+) -> str:
     by_label = {one.label: one for one in tallies}
+    proof_of = {one.display.label: one for one in proofs}
     lines = [HEAD]
     tallies = [one for one in tallies if not one.label.startswith("err:")]
     tried = sum(one.tried for one in tallies)
@@ -99,6 +109,7 @@ def render(book: Book, verdicts: list, tallies: list[Tally], root: Path) -> str:
         f" Displays not run: {len(book.displays) - len(verdicts)}.",
         f"Misprints tried: {tried}; rejected: {rejected};"
         f" identities with their reason: {tried - rejected}.",
+        *summary(proofs),
         "",
     ]
     for chapter in in_order(book, root):
@@ -108,13 +119,49 @@ def render(book: Book, verdicts: list, tallies: list[Tally], root: Path) -> str:
         lines += ["## " + re.search(r"^# (.*)$", chapter.text, re.M).group(1), ""]
         failing = [verdict for verdict in mine if isinstance(verdict, Refuted)]
         holding = [verdict for verdict in mine if verdict not in failing]
-        titles = ["display", "rests on", "runs", "error", "algebra", "facts", "misprints"]
-        lines += table(titles, [_row(book, one, by_label[one.display.label]) for one in holding])
-        titles = ["published, and failing", "rests on", "fails", "how", "made true by"]
-        lines += table(titles, [_failing(book, one, by_label[one.display.label]) for one in failing])
+        titles = ["display", "rests on", "runs", "error", "algebra", "facts", "proof", "misprints"]
+        lines += table(titles, [_row(book, one, proof_of, by_label) for one in holding])
+        titles = ["published, and failing", "rests on", "fails", "proof", "how", "made true by"]
+        lines += table(titles, [_failing(book, one, proof_of, by_label) for one in failing])
+    lines += ["## What is not proved, and why", ""]
+    lines += table(["display", "word", "steps not proved"], unproved(proofs))
     lines += ["## What this page speaks of", ""]
     lines += table(["part", "hash"], [[f"`{k}`", f"`{x}`"] for k, x in hashes(book, root).items()])
     return "\n".join(lines)
+
+
+def summary(proofs: list[Exact]) -> list[str]:
+    """How many displays carry which word, and the largest chance of an error."""
+    words = Counter(one.word for one in proofs)
+    counts = ", ".join(f"{word}: {words[word]}" for word in ("proved", "refuted", "both", "measured"))
+    largest = max((one.proof.error for one in proofs), default=0.0)
+    return [
+        f"Exactly, {counts}. A false step would pass with a probability below"
+        f" {decade(largest, -99)} at most."
+    ]
+
+
+def unproved(proofs: list[Exact]) -> list[list[str]]:
+    """The displays with steps that are measured only, each with the reasons."""
+    rows = []
+    for one in proofs:
+        if one.measured:
+            reasons = "; ".join(f"{count}: {reason(text)}" for text, count in one.measured.items())
+            rows.append([f"{{eq}}`{one.display.label}` {one.display.label}", one.word, reasons])
+    return rows
+
+
+def reason(text: str) -> str:
+    """Why a step is not proved, without the place in the code."""
+    return re.sub(r", at \S+:\d+ \(.*\)$", "", text).replace("|", r"\|")
+
+
+def proof_cell(one: Exact) -> str:
+    """The word, with the chance of an error and the shapes if something was proved."""
+    if not one.proved:
+        return one.word
+    shapes = f"{one.shapes} shape" + "s" * (one.shapes != 1)
+    return f"{one.word}, {decade(one.proof.error, -99)}, {shapes}"
 
 
 def table(titles: list[str], rows: list[list[str]]) -> list[str]:
@@ -140,19 +187,20 @@ def how(one: Refuted) -> str:
     return f"conditional: {words}" if one.met else words
 
 
-def _failing(book: Book, one: Refuted, tried: Tally) -> list[str]:
+def _failing(book: Book, one: Refuted, proofs: dict, tallies: dict) -> list[str]:
+    label = one.display.label
     rests = ", ".join(f"{{eq}}`{label}`" for label in rests_on(book, one))
-    better = "; ".join(f"${text.replace('&', '')}$" for text in tried.corrections)
-    return [f"{{eq}}`{one.display.label}` {one.display.label}", rests,
-            f"{one.settings} of {one.settings + one.met}", how(one), better or "none"]  # fmt: skip
+    better = "; ".join(f"${text.replace('&', '')}$" for text in tallies[label].corrections)
+    return [f"{{eq}}`{label}` {label}", rests, f"{one.settings} of {one.settings + one.met}",
+            proofs[label].word, how(one), better or "none"]  # fmt: skip
 
 
-def _row(book: Book, verdict: Verdict, one: Tally) -> list[str]:
-    display = verdict.display
+def _row(book: Book, verdict: Verdict, proofs: dict, tallies: dict) -> list[str]:
+    display, one = verdict.display, tallies[verdict.display.label]
     name = f"{{eq}}`{display.label}` {display.label}"
     if display.kind == "eq":
         name = f"{{eq}}`{display.label}` eq:{{py:func}}`~attnmath.{display.name}`"
     rests = ", ".join(f"{{eq}}`{label}`" for label in rests_on(book, verdict))
     counts = f"{sum(one.rejected.values())}/{one.tried}"
     return [name, rests, str(verdict.comparisons), decade(verdict.error),
-            str(verdict.algebra), str(verdict.facts), counts]  # fmt: skip
+            str(verdict.algebra), str(verdict.facts), proof_cell(proofs[display.label]), counts]  # fmt: skip

@@ -18,9 +18,11 @@ from attnmath.page._book import Book
 from attnmath.page._cast import Cast, Setting
 from attnmath.page._chapter import Display, Fault
 from attnmath.page._exact import ExactScene, roomy
+from attnmath.page._listed import Entry
 from attnmath.page._nodes import Inexact, PageError
 from attnmath.page._promise import check_function
 from attnmath.page._published import in_scene, summary
+from attnmath.page._syntax import parse
 from attnmath.page._trial import Trial, compare, fitted
 
 POINTS, ROOTS = 192, 5  # drawn, and taken, at most for a display in a setting
@@ -243,11 +245,28 @@ def _told(
     return Exact(display, proved, dict(reasons), shapes, proof._replace(degree=degree))
 
 
+def exactly(book: Book) -> Exactly:
+    """The book in exact arithmetic, made once in each process."""
+    if "exactly" not in vars(book):
+        book.exactly = Exactly(book)
+    return book.exactly
+
+
 def proof_or_fault(book: Book, display: Display) -> Exact | Fault:
     """The work of one process for one display."""
-    if not hasattr(book, "exactly"):
-        book.exactly = Exactly(book)
     try:
-        return book.exactly.proof(display)
+        return exactly(book).proof(display)
     except PageError as error:
         return display.fault(error)
+
+
+def listed_or_faults(listed: list[Entry], book: Book, display: Display) -> list[Exact | str]:
+    """The misprints of a display that are still true, proved as far as the display is."""
+    found: list[Exact | str] = []
+    for entry in listed:
+        if entry.label == display.label:
+            try:
+                found.append(exactly(book).statements(display, parse(entry.statement)))
+            except PageError as error:
+                found.append(f"line {entry.line}: {entry.label}: {error.message}: {entry.statement}")
+    return found

@@ -99,6 +99,8 @@ class Trial:
             try:
                 compare(a, relation, b)
             except Inexact as error:
+                if not holds_at_reals(a, relation, b):
+                    return False
                 self.assumed = error
             except PageError as error:
                 if error.kind != "value":
@@ -164,6 +166,13 @@ def _compare_constants(a: Value, b: Value, relation: str) -> int:
         what = "≈ has a bound" if relation == "~" else f"'{relation}' is an inequality"
         raise Inexact("algebra", what) from None
     raise PageError("value", f"the sides of '{relation}' are the other way round")
+
+
+def holds_at_reals(a: Value, relation: str, b: Value) -> bool:
+    """Whether an inequality holds, clearly, at the point of real numbers beside a random one."""
+    x, y = (np.array([entry.real for entry in side.x.flat]) for side in v.match(a, b, "a condition"))
+    gap = {"<": y - x, "<=": y - x, ">": x - y, ">=": x - y}[relation]
+    return bool(np.all(gap > DISTINCT * (np.abs(x) + np.abs(y))))
 
 
 def compare(a: Value, relation: str, b: Value, bound: float | None = None) -> Compared:

@@ -167,7 +167,9 @@ def kronecker(a: Value, b: Value) -> Value:
 def power(a: Value, exponent: Value) -> Value:
     if not a.is_number or not exponent.is_number:
         raise PageError("shape", f"no power of a {text(a)} matrix to a {text(exponent)} one")
-    e, size = exponent.number(), sizes(a.x)
+    if is_exact(a.x):
+        return Value(a.x**exponent.x, a.m)
+    e, size = np.real(plain(exponent.x)), sizes(a.x)
     moved = np.abs(e) * size ** (e - 1) * a.m + size**e * np.abs(np.log(size)) * exponent.m
     return Value(a.x**exponent.x, size**e + np.where(size > 0, moved, 0.0))
 
