@@ -35,7 +35,7 @@ ALONE := -p no:hypothesispytest    # half a second for each worker that has note
 CHECKS := $(DONE)/pairs $(DONE)/ledger $(DONE)/made $(DONE)/pages $(DONE)/notebooks
 LEDGER := chapters/ledger.md
 
-.PHONY: book test test-adapters check html env lab notebooks ledger pages trained misprints portable lint mutants exact-mutants wheel accessible clean help
+.PHONY: book test test-adapters check html env lab notebooks ledger pages trained misprints proofs portable lint mutants exact-mutants wheel accessible clean help
 
 help:
 	@echo 'make book        check every page and notebook, then build _build/html'
@@ -48,6 +48,7 @@ help:
 	@echo 'make pages       write the overview of the sources, the errata and the cheat sheet again'
 	@echo 'make trained     train the transformer of the chapter on training again (minutes)'
 	@echo 'make misprints   try every one-symbol misprint of every displayed formula'
+	@echo 'make proofs      prove every displayed formula that is algebraic, in exact arithmetic'
 	@echo 'make lint        ruff and codespell'
 	@echo 'make lab         JupyterLab with the chapters'
 	@echo 'make portable    do the stored outputs hold on an old processor?'
@@ -140,6 +141,9 @@ trained: $(READY)
 
 misprints: $(READY)
 	$(PY) -m attnmath.page misprints
+
+proofs: $(READY)
+	$(PY) -m attnmath.page prove
 
 lint: $(READY)
 	$(PY) -m ruff check .

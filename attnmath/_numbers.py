@@ -59,6 +59,10 @@ class Number:
 
     def _sum(a, b: "Number", sign: int) -> "Number":
         point = a.point
+        if b.is_zero:
+            return a
+        if a.is_zero and sign == 1:
+            return b
         if a.bottom or b.bottom:
             top, bottom = max(a.top + b.bottom, b.top + a.bottom), a.bottom + b.bottom
         else:
@@ -92,7 +96,7 @@ class Number:
             if other.__class__ is not Number:
                 return other if other is NotImplemented else other * self
         x = self.times(other)
-        if self.slopes is not None or other.slopes is not None:
+        if (self.slopes is not None or other.slopes is not None) and not x.is_zero:
             x.slopes = [(self, other.bare()), (other, self.bare())]
         return x
 
@@ -101,6 +105,8 @@ class Number:
     def times(a, b: "Number") -> "Number":
         """The product, without its derivatives."""
         point = a.point
+        if a.is_zero or b.is_zero:
+            return point.zero
         known = a.exponent is not None and b.exponent is not None
         known_twice = a.second is not None and b.second is not None
         x = Number(
@@ -144,7 +150,9 @@ class Number:
     def __pow__(self, other: Any) -> Any:
         power = self.point.rational(other)
         if power is None or power.denominator > 2:
-            return (self.log() * other).exp()
+            if self.log_of is not None and self.log_of[0] == "is":  # exp(x) ** y
+                return (self.log_of[1] * other).exp()
+            raise not_algebraic("** with a power that is no multiple of 1/2")
         if power.denominator == 2:
             return self.sqrt() ** power.numerator
         x = self.point.one
@@ -153,7 +161,7 @@ class Number:
         return x if power >= 0 else x.inverse()
 
     def __rpow__(self, other: Any) -> Any:
-        return self.point.other(other, "**") ** self
+        raise not_algebraic("** with a letter in the power")
 
     def _rounds(self, *_: Any) -> Any:
         raise not_algebraic("rounding (//, %, round)")
@@ -218,7 +226,13 @@ class Number:
         return Number(self.point, self.value, self.exponent, self.second, self.real, self.top,
                       self.bottom, self.factor, self.log_of, self.terms, slopes)  # fmt: skip
 
+    @property
+    def is_zero(self) -> bool:
+        """Whether it is the constant 0, which nothing moves."""
+        return self.value == 0 and self.top == self.bottom == 0 and self.slopes is None
+
     def __bool__(self) -> bool:
+        self.point.look(self, self.point.zero)
         return self.value != 0
 
     def __eq__(self, other: Any) -> Any:
@@ -226,8 +240,7 @@ class Number:
             other = self.point.other(other, "==")
             if other.__class__ is not Number:
                 return other if other is NotImplemented else False
-        if self.top and other.top:
-            self.point.looked = True
+        self.point.look(self, other)
         return self.value == other.value
 
     def __ne__(self, other: Any) -> Any:

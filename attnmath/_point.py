@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attnmath._algebraic import Circles, Deeper, OtherPrimes, Redraw, not_algebraic
+from attnmath._algebraic import Circles, Deeper, NotAlgebraic, OtherPrimes, Redraw, not_algebraic
 from attnmath._infinity import Infinite
 from attnmath._numbers import Number
 from attnmath._primes import SMALL, chain, element, is_square, root, root_of_minus_one
@@ -40,11 +40,12 @@ class Point:
         self.constants: dict[Any, Number] = {}
         self.zero, self.one, self.minus_one = map(self.constant, (0, 1, -1))
         self.radicands = Radicands(self.q)
-        self.logs: dict[int, Number] = {}  # of what is no product: an unknown each
+        self.logs: dict[int, Number] = {}  # by the value of what they are of
+        self.has_logs = False  # which are unknowns
         self.maxima: dict[Any, Number] = {}  # a constant for each row, in place of its maximum
         self.takes_entries = False  # of the rows as their maxima
         self.roots_of_numbers = False  # whether some were taken
-        self.looked = False  # whether two letters are equal
+        self.looked = False  # whether letters are equal, or 0
         self.start = self.rng.getstate(), self.of_reals.getstate()
 
     def again(self, entries: bool = False) -> "Point":
@@ -53,6 +54,11 @@ class Point:
             rng.setstate(state)
         self.takes_entries = entries
         return self
+
+    def look(self, x: Number, y: Number) -> None:
+        """Remember that x == y was asked, unless a sum of exponentials is beside 0: it is positive."""
+        if (x.top or y.top) and not (x.terms and y.is_zero):
+            self.looked = True
 
     # ---- numbers -------------------------------------------------------------------------
 
@@ -145,6 +151,7 @@ class Point:
             e = e.times(x.factor)
             e.real = real
         e.log_of, e.terms = ("is", x, None), (e,)
+        self.logs.setdefault(e.value, x.bare())
         if x.slopes is not None:
             e.slopes = [(x, e.bare())]
         return e
@@ -203,7 +210,8 @@ class Point:
             raise Redraw(0 if is_square(x.value, self.q) else which)
         if x.factor is not None:  # the exponent is that of exp without its factor
             found = found[0], None, None
-        return Number(self, *found, abs(x.real) ** 0.5, x.top, x.bottom, None, ("half", x, None))
+        real = x.real**0.5 if x.real > 0 else math.nan
+        return Number(self, *found, real, x.top, x.bottom, None, ("half", x, None))
 
     def _refuse_slope(self) -> Number:
         raise not_algebraic("the derivative of the root of 0")
@@ -220,6 +228,11 @@ class Point:
         """The same without derivatives; sums and differences where x is made by exp, *, /."""
         if x.value == 0:
             raise ZeroDivisionError("exact arithmetic: the logarithm of 0")
+        if x.value not in self.logs:
+            self.logs[x.value] = self._new_log(x)
+        return self.logs[x.value]
+
+    def _new_log(self, x: Number) -> Number:
         constant = self.rational(x)
         if constant is not None:
             return self._log_of_constant(constant)
@@ -267,7 +280,8 @@ class Point:
     def _known_log(self, x: Number) -> Number:
         """The logarithm of what was met before, or a new unknown."""
         if x.value not in self.logs:
-            real = math.log(abs(x.real) or 1e-300)
+            real = math.log(x.real) if x.real > 0 else math.nan
+            self.has_logs = True
             found = self.logs[x.value] = self._drawn(self.of_unknowns, real)
             found.exponent, found.second, found.factor = 0, found.second and 0, x
         return self.logs[x.value]
@@ -294,9 +308,15 @@ class Point:
         finite = [x for x in row if not isinstance(x, Infinite) or x.sign > 0]
         if not finite:
             return row[0]
+        if len({hash(x) for x in finite}) == 1:
+            return finite[0]
         if all(isinstance(x, Number) and self.rational(x) is not None for x in finite):
             return max(finite, key=self.rational)
         key = tuple(sorted(hash(x) for x in finite))
         if key not in self.maxima:
             self.maxima[key] = self._drawn(self.of_unknowns, max(x.real for x in finite))
-        return max(finite, key=lambda x: x.real) if self.takes_entries else self.maxima[key]
+        if not self.takes_entries:
+            return self.maxima[key]
+        if any(x.real != x.real for x in finite):
+            raise NotAlgebraic("undecided: a maximum, where no point of real numbers is at hand")
+        return max(finite, key=lambda x: x.real)

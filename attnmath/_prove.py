@@ -19,6 +19,7 @@ POINTS = 2000  # drawn at most, until all roots are there: half of all numbers h
 ROOTS = 9  # of letters at most
 FEW = 5  # points with all roots after which it is likely that a root is of a square
 SIGNS = 50  # points where the signs of roots are drawn anew, if some root is of a square
+CLOSE = 1e-12  # of two real numbers with logarithms in them that may be one
 DEPTH = 2  # exponentials inside of each other
 
 
@@ -176,6 +177,8 @@ def compared(run: Callable, point: Point) -> Proof:
         if wrong and not also:
             raise NotAlgebraic("undecided: the sides differ by what depends on a maximum")
         wrong = also
+    if wrong and point.has_logs and _same_reals(pairs, point):
+        raise NotAlgebraic("undecided: the sides differ by logarithms whose relation is not known")
     if wrong:
         raise AssertionError(f"refuted: {wrong}")
     sides = [(exact(a, point), exact(b, point)) for _, a, b in pairs]
@@ -209,6 +212,13 @@ def first_difference(pairs: list, point: Point) -> str:
         if found.any():
             return _sentence(name, found)
     return ""
+
+
+def _same_reals(pairs: list, point: Point) -> bool:
+    """Whether the sides agree at a point of real numbers, as far as float64 shows."""
+    sides = [(exact(a, point), exact(b, point)) for _, a, b in pairs]
+    reals = [(x.real, y.real) for a, b in sides for x, y in zip(a.flat, b.flat)]
+    return all(x == y or abs(x - y) <= CLOSE * (1 + abs(x) + abs(y)) for x, y in reals)
 
 
 def differing(a: ExactArray, b: ExactArray) -> np.ndarray:

@@ -75,7 +75,7 @@ class Register:
         self.texts = {path.stem: path.read_text("utf-8") for path in self.chapters.glob("[!_]*.md")}
         self.sections = {stem: sections(text) for stem, text in self.texts.items()}
         self.labels = {label for text in self.texts.values() for label in labels(text)}
-        rows = re.findall(r"^\| \{eq\}`(err:\w+)` \S+ \| .*? \| (\d+ of \d+) \| (.*?) \| (.*) \|$",
+        rows = re.findall(r"^\| \{eq\}`(err:\w+)` \S+ \| .*? \| (\d+ of \d+) \| \w+ \| (.*?) \| (.*) \|$",
                           self.texts.get("ledger", ""), re.M)
         self.failing = {label: (where, how, better) for label, where, how, better in rows}
 
