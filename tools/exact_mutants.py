@@ -4,7 +4,8 @@
 
 The changes are those of tools/mutations.py; the statements, about values, gradients and tangents,
 are those of tests/exact_cases.py. Each change is judged by every case that runs the changed lines
-until one rejects it: by a value, a shape, or an error. What all accept survives, and has a line in
+until one rejects it: by a value, a shape, or an error; or by float64, where the change is an operation
+that exact arithmetic does not have. What all accept survives, and has a line in
 tests/equivalent_mutants.txt that says why nothing changes; a line that no case runs is listed there
 once, with * for all its changes. Ends with 1 if a survivor is not listed, or a listed one is gone.
 """
@@ -27,7 +28,9 @@ import attnmath  # noqa: E402
 import exact_cases  # noqa: E402
 
 LISTED = ROOT / "tests" / "equivalent_mutants.txt"
-VERDICTS = "value", "shape", "error", "survivor", "not run"
+VERDICTS = "value", "shape", "error", "float64", "survivor", "not run"
+OPEN = VERDICTS[4:]
+ROUNDING = 1e-9  # relative, of the few operations of a case
 
 
 class Engine:
@@ -50,6 +53,19 @@ class Engine:
         got, want = f(*x), np.asarray(definition(*x), float)
         if not np.array_equal(got, want):
             raise AssertionError(f"refuted: {f.__name__} of numbers")
+
+
+class Floats(Engine):
+    """The same in float64, where exact arithmetic does not have an operation of the mutant."""
+
+    @staticmethod
+    def equal(f, definition, *x, **constants):
+        got, want = f(*x, **constants), definition(*x, **constants)
+        for a, b in zip(got, want, strict=True) if isinstance(want, tuple) else [(got, want)]:
+            np.testing.assert_allclose(a, np.asarray(b, float), rtol=ROUNDING, atol=ROUNDING)
+
+    vjp = staticmethod(attnmath.check_vjp)
+    jvp = staticmethod(attnmath.check_jvp)
 
 
 def lines_of(case, engine=Engine):
@@ -90,16 +106,30 @@ class Judge:
         with mutations.in_place(mutant), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for case in cases:
-                try:
-                    case.judge(self.engine)
-                except AssertionError as error:
-                    return "shape" if "shape" in str(error) else "value", case.name, str(error)
-                except attnmath.NotAlgebraic as error:
-                    if "undecided" not in str(error):
-                        return "error", case.name, str(error)
-                except Exception as error:
-                    return "error", case.name, f"{type(error).__name__}: {error}"
+                verdict, said = self.ask(case)
+                if verdict:
+                    return verdict, case.name, said
         return "survivor" if cases else "not run", "", ""
+
+    def ask(self, case):
+        """Whether a case rejects, and how; it does not where exact arithmetic cannot decide."""
+        try:
+            case.judge(self.engine)
+        except AssertionError as error:
+            return "shape" if "shape" in str(error) else "value", str(error)
+        except attnmath.NotAlgebraic as error:
+            return ("float64", str(error)) if self.is_rejected_in_floats(case) else ("", "")
+        except Exception as error:
+            return "error", f"{type(error).__name__}: {error}"
+        return "", ""
+
+    @staticmethod
+    def is_rejected_in_floats(case):
+        try:
+            case.judge(Floats)
+        except Exception:
+            return True
+        return False
 
 
 def judged(judge, mutants, jobs):
@@ -130,7 +160,7 @@ def entries(mutant):
 
 def complaints(found, known):
     """What is wrong with the list: survivors without a reason, and reasons without a survivor."""
-    survivors = [(mutant, verdict) for mutant, (verdict, *_) in found if verdict in VERDICTS[3:]]
+    survivors = [(mutant, verdict) for mutant, (verdict, *_) in found if verdict in OPEN]
     met = {x for mutant, _ in survivors for x in entries(mutant)}
     new = [f"{verdict}: {x}" for x, verdict in survivors if not known.keys() & set(entries(x))]
     modules = {mutant.module for mutant, _ in found}
@@ -143,7 +173,7 @@ def table(found):
     rows = [[f"`{name}`", *(counts[name, verdict] for verdict in VERDICTS)]
             for name in dict.fromkeys(mutant.module for mutant, _ in found)]  # fmt: skip
     rows.append(["all", *(sum(row[k] for row in rows) for k in range(1, len(VERDICTS) + 1))])
-    heads = ["| module | mutants | value | shape | error | survive | not run |", "| --- |" + " ---: |" * 6]
+    heads = ["| module | mutants | " + " | ".join(VERDICTS) + " |", "| --- |" + " ---: |" * (1 + len(VERDICTS))]
     return "\n".join(heads + [f"| {name} | {sum(x)} | " + " | ".join(map(str, x)) + " |" for name, *x in rows])
 
 
