@@ -287,8 +287,11 @@ def test_a_maximum_hides_nothing_that_is_false_without_it():
 
 def test_what_is_equal_to_a_maximum_is_not_taken_for_unequal():
     """A constant that stands for a maximum is no entry of its row; a maximum is one."""
-    for left in (lambda A: np.where(A == A.max(-1, keepdims=True), A, 0),
-                 lambda A: A * (A - A.max(-1, keepdims=True) == 0)):  # fmt: skip
+    def less_max(A):
+        return A - A.max(-1, keepdims=True)
+
+    for left in (lambda A: np.where(A == A.max(-1, keepdims=True), A, 0), lambda A: A * (less_max(A) == 0),
+                 lambda A: np.where(less_max(A), 0, A), lambda A: np.where(np.exp(less_max(A)) == 1, A, 0)):  # fmt: skip
         with pytest.raises((AssertionError, NotAlgebraic), match="refuted|undecided"):
             prove(left, lambda A: 0 * A, (2, 3))
 
