@@ -1,5 +1,6 @@
 """Derivatives of exact numbers: those of flint's polynomials, and of one another."""
 
+from fractions import Fraction
 from math import inf
 
 import numpy as np
@@ -161,6 +162,13 @@ def test_the_root_of_an_exponential_that_is_tracked_or_constant():
     x = letter()
     y = tracked(np.exp(x))
     assert derivative(np.sqrt, y) == 1 / (2 * np.sqrt(y)) and derivative(lambda x: np.sqrt(bare(np.exp(x))), x) == 0
+
+
+def test_any_power_of_an_exponential_that_is_tracked_or_constant():
+    x, k = letter(), Fraction(1, 3)
+    y = tracked(np.exp(x))
+    assert derivative(lambda y: y**k, y) == y**k / (3 * y) and derivative(lambda x: bare(np.exp(x)) ** k, x) == 0
+    assert derivative(lambda x: np.exp(x) ** k, x) == np.exp(k * x) / 3
 
 
 def test_minus_infinity_does_not_move():

@@ -162,6 +162,11 @@ def test_the_logarithm_of_zero_is_an_error(point):
         (x - x).log()
 
 
+def test_any_power_of_an_exponential(point):
+    x, y = letters(point, 2)
+    assert x.exp() ** y == (x * y).exp() and (x.exp() ** Fraction(1, 3)) ** 3 == x.exp() and x.exp() ** -2 == (-2 * x).exp()
+
+
 QUOTIENTS = {
     "1 / (log s + x)": lambda x, s: 1 / (s.log() + x),
     "sqrt(log s + x)": lambda x, s: (s.log() + x).sqrt(),
