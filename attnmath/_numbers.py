@@ -96,7 +96,7 @@ class Number:
             if other.__class__ is not Number:
                 return other if other is NotImplemented else other * self
         x = self.times(other)
-        if (self.slopes is not None or other.slopes is not None) and not x.is_zero:
+        if (self.slopes is not None or other.slopes is not None) and x is not self.point.zero:
             x.slopes = [(self, other.bare()), (other, self.bare())]
         return x
 
