@@ -52,7 +52,7 @@ class ExactArray(np.ndarray):
         name = OPERATORS.get(ufunc.__name__, f"np.{ufunc.__name__}")
         inputs = [_plain(x, point, name) for x in inputs]
         try:
-            with np.errstate(invalid="ignore"):  # of residues that are not there
+            with np.errstate(all="ignore"):  # of residues that are not there, and of real numbers
                 result = getattr(ufunc, method)(*inputs, **options)
         except TypeError as error:
             if "no callable" in str(error) or "not supported for the input types" in str(error):

@@ -1,6 +1,7 @@
 """Gradients and tangents compared exactly, at a random point of a finite field."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,8 +37,9 @@ def prove_vjp(f_vjp: Callable, f: Callable, x: tuple, constants: dict, seed: int
         wanted = [_gradient(pairs, part) for part in all_leaves(names, moving, moving)[1]]
         return _named(titles, got), _named(titles, wanted)
 
-    found, count = at_points(lambda point: _compared(run, f, x, constants, point), seed)
-    return found._replace(points=count)
+    judge = partial(_compared, run, f, x, constants)
+    found, points, signs = at_points(judge, seed)
+    return found._replace(points=points, signs=signs)
 
 
 def prove_jvp(
@@ -62,8 +64,9 @@ def prove_jvp(
         return _named(titles, parts(found)), _named(titles, parts(wanted))
 
     names = names_of(f, len(x))[1]
-    found, count = at_points(lambda point: _compared(run, f, x, constants, point), seed)
-    return found._replace(points=count)
+    judge = partial(_compared, run, f, x, constants)
+    found, points, signs = at_points(judge, seed)
+    return found._replace(points=points, signs=signs)
 
 
 def _compared(run: Callable, f: Callable, x: tuple, constants: dict, point: Point) -> Proof:

@@ -151,7 +151,7 @@ class Number:
         power = self.point.rational(other)
         if power is None or power.denominator > 2:
             if self.log_of is not None and self.log_of[0] == "is":  # exp(x) ** y
-                return (self.log_of[1] * other).exp()
+                return (self.log() * other).exp()
             raise not_algebraic("** with a power that is no multiple of 1/2")
         if power.denominator == 2:
             return self.sqrt() ** power.numerator

@@ -1,5 +1,6 @@
 """Is it true for all real numbers? Both sides at a random point of a finite field decide."""
 
+import math
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -17,8 +18,9 @@ from attnmath._step import numpy_of
 
 POINTS = 2000  # drawn at most, until all roots are there: half of all numbers have one
 ROOTS = 9  # of letters at most
-FEW = 5  # points with all roots after which it is likely that a root is of a square
-SIGNS = 50  # points where the signs of roots are drawn anew, if some root is of a square
+FEW = 20  # points with all roots after which it is likely that a root is of a square
+SIGNS = 35  # times 2 to the number of such roots: points where their signs are drawn anew
+UNKNOWN = "undecided: the sign of a root is not known (is it of a square, or of a negative number?)"
 CLOSE = 1e-12  # of two real numbers with logarithms in them that may be one
 DEPTH = 2  # exponentials inside of each other
 
@@ -28,17 +30,20 @@ class Proof(NamedTuple):
 
     error bounds the probability that a statement which is false passes: points * degree
     / p for the smallest of the primes, and degree * 64 / 2^112 that the largest one,
-    drawn among more than 2^112, divides all coefficients of a difference.
+    drawn among more than 2^112, divides all coefficients of a difference. Where the
+    signs of some roots are drawn anew at every point, so many that a statement which is
+    false for some of them passes with e^-35.
     """
 
     entries: int
     degree: int
     points: int
+    signs: int = 0
 
     @property
     def error(self) -> float:
         at_points = Fraction(self.points * self.degree, 2 ** (BITS - 1))
-        return float(at_points + Fraction(64 * self.degree, CHOICE))
+        return float(at_points + Fraction(64 * self.degree, CHOICE)) + (self.signs > 0) * math.exp(-SIGNS)
 
     def __str__(self) -> str:
         return (
@@ -72,14 +77,15 @@ def prove(lhs: Callable, rhs: Callable, *x: Any, seed: int = 0, **constants: Any
 
 def proved(run: Callable, seed: int) -> Proof:
     """The proof that the two sides which `run` makes at a point are equal."""
-    found, count = at_points(lambda point: compared(run, point), seed)
-    return found._replace(points=count)
+    found, points, signs = at_points(lambda point: compared(run, point), seed)
+    return found._replace(points=points, signs=signs)
 
 
 def at_points(
     judge: Callable, seed: int, draw: Callable = Point, limit: int = POINTS, most: int = ROOTS
-) -> tuple[Any, int]:
-    """What `judge` finds at a point that has the roots and primes it needs, and how many count.
+) -> tuple[Any, int, int]:
+    """What `judge` finds at a point that has the roots and primes it needs; how many points
+    count; how many roots have signs that are not known.
 
     Where roots are taken, each one has to be missing somewhere: then it is of no square,
     and all signs are alike. Else both signs come up: all points have to agree.
@@ -106,22 +112,26 @@ def at_points(
         roots = max(roots, point.radicands.count)
         if roots > most:
             raise NotAlgebraic(f"undecided: there are more than {most} roots, whose signs have to be known")
-        if outcomes and missing.issuperset(range(1, roots + 1)):
-            return _answer(outcomes[:1]), (attempt + 1) * 2**roots
-        if len(outcomes) == SIGNS:
-            return _answer(outcomes), (attempt + 1) * 2**roots
+        doubtful = len(set(range(1, roots + 1)) - missing)
+        if len(outcomes) >= (SIGNS << doubtful if doubtful else 1):  # (1 - 2^-k)^(35 2^k) < e^-35
+            return _answer(outcomes), (attempt + 1) * 2**roots, doubtful
+        if len(outcomes) > FEW and (SIGNS << doubtful > limit or _refuted(outcomes) not in (0, len(outcomes))):
+            break
         primes += len(outcomes) > FEW and point.roots_of_numbers  # only these change their signs
-    raise NotAlgebraic(f"undecided: {limit} points did not tell the signs of all roots")
+    raise NotAlgebraic(UNKNOWN)
 
 
 def _answer(outcomes: list) -> Any:
     """What was found at all points alike."""
-    refuted = [one for one in outcomes if isinstance(one, AssertionError)]
-    if refuted and len(refuted) < len(outcomes):
-        raise NotAlgebraic("undecided: a root is of a square, and its sign is not known")
-    if refuted:
-        raise refuted[0]
+    if _refuted(outcomes) not in (0, len(outcomes)):
+        raise NotAlgebraic(UNKNOWN)
+    if isinstance(outcomes[0], AssertionError):
+        raise outcomes[0]
     return outcomes[0]
+
+
+def _refuted(outcomes: list) -> int:
+    return sum(isinstance(one, AssertionError) for one in outcomes)
 
 
 def at_point(point: Point, x: tuple, constants: dict) -> tuple[list, dict]:

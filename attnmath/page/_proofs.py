@@ -135,7 +135,7 @@ class Exactly:
         """The same of these statements, in the cast of the display."""
         cast = self.book.cast_of(display)
         found: dict = {}
-        points, comparisons, sizes = 1, 0, set()
+        points, signs, comparisons, sizes = 1, 0, 0, set()
 
         def run(scene: ExactScene) -> list:
             scene = self.book.paired(statements, scene)
@@ -144,17 +144,17 @@ class Exactly:
 
         for setting in cast.settings:
             try:
-                (steps, scene), count = self.at(cast, setting, run)
+                (steps, scene), count, doubtful = self.at(cast, setting, run)
             except Inexact as error:
                 found.setdefault(None, []).append(error)
                 continue
-            points = max(points, count)
+            points, signs = max(points, count), max(signs, doubtful)
             for step, result in steps:
                 found.setdefault(step, []).append(result)
                 comparisons += not isinstance(result, Inexact)
                 if not isinstance(result, Inexact):
                     sizes.add(tuple(scene.sizes.items()))
-        return _told(display, statements, has_function, found, len(sizes), Proof(comparisons, 0, points))
+        return _told(display, statements, has_function, found, len(sizes), Proof(comparisons, 0, points, signs))
 
     def _refuted(self, display: Display) -> Exact:
         """A published formula, which fails exactly as it does in float64."""
@@ -162,7 +162,7 @@ class Exactly:
         points = 1
         for setting in cast.settings:
             try:
-                (result, scene), count = self.at(
+                (result, scene), count, _ = self.at(
                     cast, setting, lambda scene: in_scene(self.book, display.statements, scene)
                 )
             except Inexact as error:
@@ -260,13 +260,13 @@ def proof_or_fault(book: Book, display: Display) -> Exact | Fault:
         return display.fault(error)
 
 
-def listed_or_faults(listed: list[Entry], book: Book, display: Display) -> list[Exact | str]:
-    """The misprints of a display that are still true, proved as far as the display is."""
+def proofs_or_faults(alive: list[Entry], book: Book, display: Display) -> list[Exact | str]:
+    """The misprints of a display that float64 takes for true: proved, or refuted exactly."""
     found: list[Exact | str] = []
-    for entry in listed:
+    for entry in alive:
         if entry.label == display.label:
             try:
                 found.append(exactly(book).statements(display, parse(entry.statement)))
             except PageError as error:
-                found.append(f"line {entry.line}: {entry.label}: {error.message}: {entry.statement}")
+                found.append(f"{entry.label}: float64 does not see it: {entry.statement}: {error.message}")
     return found
