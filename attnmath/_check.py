@@ -36,13 +36,12 @@ def check_vjp(
     gradient, its error and what is allowed: a small multiple of the unit roundoff times
     the magnitude that is summed up. Raises ValueError or TypeError where f cannot be
     checked, as when it loses the imaginary part of its input.
-    Derived in chapters/checking.md.
 
     exact=True proves instead that the gradients are right for all numbers in arrays of
-    these shapes, with -inf where x has it, and returns the Proof: see prove. What is
-    given as dY is not used then. Raises NotAlgebraic where f or f_vjp leaves the
-    algebra.
-    Derived in chapters/proved.md.
+    these shapes, with -inf where x has it, and returns the Proof: see prove and
+    chapters/proved.md. A dY that is given is not used then. Raises NotAlgebraic where f
+    or f_vjp leaves the algebra.
+    Derived in chapters/checking.md.
     """
     if exact:
         return prove_vjp(f_vjp, f, x, constants, seed)

@@ -17,7 +17,7 @@ FORMULAS = ("_softmax", "_attention", "_projections", "_heads", "_inputs", "_blo
             "_jacobians")
 CHAPTER = {"attention": "attention_map", "attention_map": "attention_map", "attention_vjp": "attention",
            "attention_jvp": "attention", "complex_step": "checking", "check_vjp": "checking",
-           "check_jvp": "checking",
+           "check_jvp": "checking", "prove": "proved",
            **dict.fromkeys(("linear", "linear_vjp", "linear_jvp"), "projections"),
            **dict.fromkeys(("multihead_map", "multihead", "multihead_vjp", "multihead_jvp"), "heads"),
            **dict.fromkeys(("self_attention", "self_attention_vjp", "self_attention_jvp"), "inputs"),
@@ -65,10 +65,19 @@ def test_dependencies_point_one_way():
         "_additive": {"_arrays", "_softmax"}, "_comparisons": {"_arrays", "_layer_arrays", "_projections"},
         "_training": {"_blocks", "_heads", "_inputs", "_masks", "_projections"},
         "_sequences": {"_blocks", "_training"}, "_twin": {"_sequences", "_training", "torch"},
-        "_reading_heads": {"_arrays", "_blocks", "_heads", "_layer_arrays", "_projections", "_training"},
+        "_reading_heads": {"_arrays", "_heads", "_layer_arrays"},
         "_lipschitz": {"_attention"},
         "_step": {"_tolerance"}, "_leaves": set(), "_problem": {"_leaves", "_step", "_tolerance"},
-        "_check": {"_leaves", "_problem", "_step", "_tolerance"},
+        "_check": {"_exact_check", "_leaves", "_problem", "_prove", "_step", "_tolerance"},
+        "_primes": set(), "_radicands": {"_primes"}, "_algebraic": set(), "_infinity": {"_algebraic"},
+        "_numbers": {"_algebraic", "_primes"},
+        "_point": {"_algebraic", "_infinity", "_numbers", "_primes", "_radicands"},
+        "_exact_arrays": {"_algebraic", "_infinity", "_numbers", "_point"},
+        "_exact_linalg": {"_algebraic", "_exact_arrays"},
+        "_graph": {"_exact_arrays", "_infinity", "_numbers"},
+        "_prove": {"_algebraic", "_exact_arrays", "_exact_linalg", "_leaves", "_point", "_primes", "_step"},
+        "_exact_check": {"_algebraic", "_exact_arrays", "_graph", "_leaves", "_point", "_problem", "_prove",
+                         "_step"},
         "_roundoff": {"_arrays"}, "_rounded_heads": {"_attention", "_roundoff"},
         "_rounding_steps": {"_arguments", "_arrays", "_roundoff"},
     }  # fmt: skip
@@ -119,7 +128,7 @@ def test_every_function_is_documented_in_one_form(name):
     assert re.fullmatch(r"[A-Z].*[a-z]\.", paragraphs[0].replace("\n", " "))
     assert "->" in paragraphs[1]
     stem = CHAPTER.get(name, "softmax")
-    label = "" if stem == "checking" else f", eq:{name}"
+    label = "" if stem in ("checking", "proved") else f", eq:{name}"
     assert inspect.getdoc(function).endswith(f"\nDerived in chapters/{stem}.md{label}.")
 
 
@@ -204,7 +213,7 @@ def arrays(x):
 
 @functions
 def test_inputs_are_never_modified_nor_returned(name):
-    if name.startswith("check_") or name == "complex_step":
+    if name.startswith("check_") or name in ("complex_step", "prove"):
         return
     x = arguments(name)
     given = arrays(tuple(x.values()))
