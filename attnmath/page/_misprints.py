@@ -97,7 +97,7 @@ class Judged:
         if self.is_same(statements):
             return "same"
         shown = statements[(changed or (0,))[0]]
-        line = squeezed(text[shown.start : _end(shown)])
+        line = squeezed(text[shown.start : end_of(shown)])
         return Survivor(self.display.label, line, misprint.kind)
 
     def is_noticed(self, text: str) -> bool:
@@ -218,5 +218,5 @@ def _conditions(statement) -> tuple:
     return tuple(condition[:3] for condition in statement.conditions)
 
 
-def _end(statement) -> int:
+def end_of(statement) -> int:
     return max([statement.end, *(condition[4] for condition in statement.conditions)])

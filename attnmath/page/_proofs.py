@@ -5,7 +5,8 @@ What a finite field does not have (inequalities, bounds, rounding) stays measure
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from functools import partial
 from typing import Any
 
@@ -19,10 +20,11 @@ from attnmath.page._cast import Cast, Setting
 from attnmath.page._chapter import Display, Fault
 from attnmath.page._exact import ExactScene, roomy
 from attnmath.page._listed import Entry
+from attnmath.page._misprints import end_of
+from attnmath.page._mutations import squeezed
 from attnmath.page._nodes import Inexact, PageError
 from attnmath.page._promise import check_function
 from attnmath.page._published import in_scene, summary
-from attnmath.page._syntax import parse
 from attnmath.page._trial import Trial, compare, fitted
 
 POINTS, ROOTS = 192, 5  # drawn, and taken, at most for a display in a setting
@@ -266,7 +268,26 @@ def proofs_or_faults(alive: list[Entry], book: Book, display: Display) -> list[E
     for entry in alive:
         if entry.label == display.label:
             try:
-                found.append(exactly(book).statements(display, parse(entry.statement)))
+                found.append(_proof_of_misprint(book, display, entry.statement))
             except PageError as error:
                 found.append(f"{entry.label}: float64 does not see it: {entry.statement}: {error.message}")
     return found
+
+
+def _proof_of_misprint(book: Book, display: Display, text: str) -> Exact:
+    """The proof of a misprinted line; where it defines a letter, of the book with that letter."""
+    old = [squeezed(display.text[s.start : end_of(s)]) for s in display.statements]
+    k = max(range(len(old)), key=lambda i: SequenceMatcher(None, old[i], text).ratio())
+    start, end = display.statements[k].start, end_of(display.statements[k])
+    changed = replace(display, text=display.text[:start] + text + display.text[end:])
+    lines = changed.statements
+    if not lines[k].is_local:
+        lines = (*(s for s in lines if s.is_local), lines[k])
+    with np.errstate(all="ignore"):
+        try:
+            return exactly(book).statements(display, lines)
+        except PageError:
+            cast = book.cast_of(display)
+            if display.label not in {spec.origin for spec in cast.letters.values()}:
+                raise
+            return Exactly(book.with_display(changed)).proof(changed)
