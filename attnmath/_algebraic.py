@@ -3,8 +3,9 @@
 import sys
 from pathlib import Path
 
-ENGINE = {"_algebraic", "_numbers", "_infinity", "_point", "_exact_arrays", "_exact_linalg", "_graph",
-          "_prove", "_exact_check", "_arrays", "_radicands"}  # fmt: skip
+ENGINE = {"_algebraic", "_arrays", "_entries", "_exact_arrays", "_exact_check", "_exact_functions",
+          "_exact_linalg", "_graph", "_infinity", "_numbers", "_point", "_prove", "_radicands",
+          "_unknowns"}  # fmt: skip
 
 
 class NotAlgebraic(TypeError):

@@ -41,16 +41,16 @@ class ExactArray(np.ndarray):
         return exact(x, self.point)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
-        point = _point_of(inputs)
+        point = point_of(inputs)
         if ufunc.__name__ in UNDECIDED:
             raise not_algebraic(f"np.{ufunc.__name__}")
         if ufunc.__name__ in KNOWN and method == "__call__":
             found = [KNOWN[ufunc.__name__](x) for x in np.asarray(inputs[0]).flat]
             return np.array(found, dtype=bool).reshape(np.shape(inputs[0]))
-        if ufunc is np.maximum and method == "__call__":
-            return _larger(*np.broadcast_arrays(*(exact(x, point) for x in inputs)), point)
+        if ufunc in WRITTEN and method == "__call__":
+            return WRITTEN[ufunc](*(exact(x, point) for x in inputs))
         name = OPERATORS.get(ufunc.__name__, f"np.{ufunc.__name__}")
-        inputs = [_plain(x, point, name) for x in inputs]
+        inputs = [plain(x, point, name) for x in inputs]
         try:
             with np.errstate(all="ignore"):  # of residues that are not there, and of real numbers
                 result = getattr(ufunc, method)(*inputs, **options)
@@ -134,20 +134,20 @@ def letters(point: Point, shape: tuple) -> ExactArray:
     return drawn
 
 
-def _point_of(inputs: Any) -> Point | None:
+def point_of(inputs: Any) -> Point | None:
     for x in inputs:
         if isinstance(x, Number | Infinite):
             return x.point
         if isinstance(x, ExactArray) and x.point:
             return x.point
         if isinstance(x, list | tuple):
-            found = _point_of(x)
+            found = point_of(x)
             if found is not None:
                 return found
     return None
 
 
-def _plain(x: Any, point: Point | None, name: str) -> Any:
+def plain(x: Any, point: Point | None, name: str) -> Any:
     """An input of a ufunc as NumPy's own array of objects, all of them exact."""
     if isinstance(x, ExactArray):
         return x.view(np.ndarray)
@@ -161,90 +161,3 @@ def _plain(x: Any, point: Point | None, name: str) -> Any:
 def written(function: Callable) -> Callable:
     """The decorator of what a function of NumPy does with exact arrays."""
     return lambda ours: WRITTEN.setdefault(function, ours)
-
-
-@written(np.where)
-def _where(condition: Any, *choices: Any) -> Any:
-    if isinstance(condition, ExactArray):
-        condition = np.asarray(condition).astype(bool)
-    if not choices:
-        return np.where(condition)
-    point = _point_of(choices)
-    x, y = (_plain(choice, point, "where") for choice in choices)
-    x, y = (_boxed(choice) for choice in (x, y))
-    return exact(np.where(condition, x, y), point)
-
-
-def _boxed(x: Any) -> np.ndarray:
-    box = np.empty(np.shape(x), dtype=object)
-    box[...] = x
-    return box
-
-
-@written(np.max)
-def _max(x: Any, axis: Any = None, out: Any = None, keepdims: bool = False, **_: Any) -> Any:
-    if axis is None:
-        rows, shape = np.asarray(x).reshape(1, -1), (1,) * x.ndim if keepdims else ()
-    else:
-        if not isinstance(axis, int | np.integer):
-            raise not_algebraic("a maximum over several axes")
-        rows = np.moveaxis(np.asarray(x), axis, -1)
-        shape = rows.shape[:-1]
-    point = _point_of((x,))
-    found = np.empty(rows.shape[:-1], dtype=object)
-    for place in np.ndindex(found.shape):
-        found[place] = point.maximum(rows[place])
-    found = found.reshape(shape).view(ExactArray)
-    return np.expand_dims(found, axis) if keepdims and axis is not None else found
-
-
-def _larger(x: Any, y: Any, point: Point) -> Any:
-    """The larger of two, entry by entry: what a maximum may be as well."""
-    found = [point.maximum(pair) for pair in zip(x.flat, y.flat)]
-    box = np.empty(len(found), dtype=object)
-    box[:] = found
-    return exact(box.reshape(x.shape), point)
-
-
-@written(np.mean)
-def _mean(x: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False, **_: Any) -> Any:
-    count = x.size if axis is None else np.prod([x.shape[k] for k in np.atleast_1d(axis)])
-    return np.sum(x, axis=axis, keepdims=keepdims) / int(count)
-
-
-@written(np.allclose)
-def _allclose(*_: Any, **__: Any) -> Any:
-    raise not_algebraic("np.allclose", "(it has a tolerance; == is exact)")
-
-
-@written(np.zeros_like)
-def _zeros_like(x: Any, **_: Any) -> Any:
-    return exact(np.zeros(np.shape(x)), x.point)
-
-
-@written(np.ones_like)
-def _ones_like(x: Any, **_: Any) -> Any:
-    return exact(np.ones(np.shape(x)), x.point)
-
-
-@written(np.empty_like)
-def _empty_like(x: Any, shape: Any = None, **_: Any) -> Any:
-    return letters(x.point, np.shape(x) if shape is None else shape)  # anything
-
-
-@written(np.isneginf)
-def _isneginf(x: Any, **_: Any) -> Any:
-    return np.asarray(x == -np.inf, dtype=bool)
-
-
-@written(np.isposinf)
-def _isposinf(x: Any, **_: Any) -> Any:
-    return np.asarray(x == np.inf, dtype=bool)
-
-
-@written(np.linalg.norm)
-def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
-    is_matrix = np.ndim(x) > 1 and not isinstance(axis, int)
-    if ord not in ((None, "fro") if is_matrix else (None, 2)):
-        raise not_algebraic(f"np.linalg.norm with ord={ord!r}")
-    return np.sqrt(np.sum(x * x, axis=axis, keepdims=keepdims))

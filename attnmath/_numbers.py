@@ -6,16 +6,16 @@ exp(x + y) = exp(x) exp(y) by construction, and exp(x) is a new unknown, since a
 and modulo q are independent. It counts its degree, and keeps its derivatives.
 """
 
-from fractions import Fraction
 from typing import Any
 
 from attnmath._algebraic import not_algebraic
+from attnmath._entries import Entry
 from attnmath._primes import inverse
 
 TERMS = 64  # the most exponentials of a sum whose logarithm is one of the others
 
 
-class Number:
+class Number(Entry):
     """A rational function of letters and their exponentials, at a random point."""
 
     __slots__ = ("point", "value", "exponent", "second", "real", "top", "bottom", "factor",
@@ -168,50 +168,6 @@ class Number:
 
     __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __divmod__ = __round__ = rint = _rounds
 
-    # ---- functions -----------------------------------------------------------------------
-
-    def exp(self) -> "Number":
-        return self.point.exp(self)
-
-    def log(self) -> "Number":
-        return self.point.log(self)
-
-    def sqrt(self) -> "Number":
-        return self.point.sqrt(self)
-
-    def log1p(self) -> "Number":
-        return (1 + self).log()
-
-    def expm1(self) -> "Number":
-        return self.exp() - 1
-
-    def tanh(self) -> "Number":
-        twice = (self + self).exp()
-        return (twice - 1) / (twice + 1)
-
-    def sinh(self) -> "Number":
-        e = self.exp()
-        return (e - e.inverse()) / 2
-
-    def cosh(self) -> "Number":
-        e = self.exp()
-        return (e + e.inverse()) / 2
-
-    def sin(self) -> "Number":
-        return self.point.circle(self)[1]
-
-    def cos(self) -> "Number":
-        return self.point.circle(self)[0]
-
-    def square(self) -> "Number":
-        return self * self
-
-    def reciprocal(self) -> "Number":
-        return self.inverse()
-
-    def conjugate(self) -> "Number":
-        return self
-
     # ---- what is known of a number -------------------------------------------------------
 
     def bare(self) -> "Number":
@@ -230,52 +186,6 @@ class Number:
     def is_zero(self) -> bool:
         """Whether it is the constant 0, which nothing moves."""
         return self.value == 0 and self.top == self.bottom == 0 and self.slopes is None
-
-    def __bool__(self) -> bool:
-        self.point.look(self, self.point.zero)
-        return self.value != 0
-
-    def __eq__(self, other: Any) -> Any:
-        if other.__class__ is not Number:
-            other = self.point.other(other, "==")
-            if other.__class__ is not Number:
-                return other if other is NotImplemented else False
-        self.point.look(self, other)
-        return self.value == other.value
-
-    def __ne__(self, other: Any) -> Any:
-        same = self == other
-        return same if same is NotImplemented else not same
-
-    def __hash__(self) -> int:
-        return hash(self.value)
-
-    def __lt__(self, other: Any) -> Any:
-        return self.point.compare(self, other, "<", lambda x, y: x < y)
-
-    def __le__(self, other: Any) -> Any:
-        return self.point.compare(self, other, "<=", lambda x, y: x <= y)
-
-    def __gt__(self, other: Any) -> Any:
-        return self.point.compare(self, other, ">", lambda x, y: x > y)
-
-    def __ge__(self, other: Any) -> Any:
-        return self.point.compare(self, other, ">=", lambda x, y: x >= y)
-
-    def __abs__(self) -> "Number":
-        return -self if self < 0 else self
-
-    def __float__(self) -> float:
-        return float(self._constant("float"))
-
-    def __int__(self) -> int:
-        return int(self._constant("int"))
-
-    def _constant(self, what: str) -> Fraction:
-        constant = self.point.rational(self)
-        if constant is None:
-            raise not_algebraic(f"{what}() of a letter")
-        return constant
 
     def __repr__(self) -> str:
         constant = self.point.rational(self)

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from array_api_compat import is_array_api_obj
 
-import attnmath._exact_linalg  # noqa: F401 what it writes for np.linalg
+import attnmath._exact_functions
+import attnmath._exact_linalg  # noqa: F401 both write what NumPy's functions do
 from attnmath._algebraic import Circles, Deeper, NotAlgebraic, OtherPoint, OtherPrimes, Redraw
 from attnmath._exact_arrays import ExactArray, exact, letters
 from attnmath._leaves import is_branch

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from page_book import HEAD, book, last
 
 from attnmath.page._cast import Setting
 from attnmath.page._chapter import Fault
@@ -11,7 +10,9 @@ from attnmath.page._exact import roomy
 from attnmath.page._ledger import proof_cell, reason, summary, unproved
 from attnmath.page._listed import Entry
 from attnmath.page._nodes import PageError
-from attnmath.page._proofs import Exactly, proof_or_fault, proofs_or_faults
+from attnmath.page._proofs import Exactly, proof_or_fault
+from attnmath.page._survivors import proofs_or_faults
+from page_book import HEAD, book, last
 
 
 def proof(display, label="prp:tested"):

@@ -15,8 +15,9 @@ from attnmath.page._ledger import render, stale, summary
 from attnmath.page._listed import Entry, entries, identity_faults, report
 from attnmath.page._misprints import tally
 from attnmath.page._pool import each_cast, each_display
-from attnmath.page._proofs import proof_or_fault, proofs_or_faults
+from attnmath.page._proofs import proof_or_fault
 from attnmath.page._published import Refuted
+from attnmath.page._survivors import proofs_or_faults
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,0 +1,101 @@
+"""What NumPy asks of an entry of an array: functions by name, comparisons, conversions."""
+
+from fractions import Fraction
+from typing import Any
+
+from attnmath._algebraic import not_algebraic
+
+
+class Entry:
+    """A number whose functions and comparisons are those of its point."""
+
+    __slots__ = ()
+    shape, ndim, size = (), 0, 1
+
+    def exp(self) -> "Entry":
+        return self.point.exp(self)
+
+    def log(self) -> "Entry":
+        return self.point.log(self)
+
+    def sqrt(self) -> "Entry":
+        return self.point.sqrt(self)
+
+    def log1p(self) -> "Entry":
+        return (1 + self).log()
+
+    def expm1(self) -> "Entry":
+        return self.exp() - 1
+
+    def tanh(self) -> "Entry":
+        twice = (self + self).exp()
+        return (twice - 1) / (twice + 1)
+
+    def sinh(self) -> "Entry":
+        e = self.exp()
+        return (e - e.inverse()) / 2
+
+    def cosh(self) -> "Entry":
+        e = self.exp()
+        return (e + e.inverse()) / 2
+
+    def sin(self) -> "Entry":
+        return self.point.circle(self)[1]
+
+    def cos(self) -> "Entry":
+        return self.point.circle(self)[0]
+
+    def square(self) -> "Entry":
+        return self * self
+
+    def reciprocal(self) -> "Entry":
+        return self.inverse()
+
+    def conjugate(self) -> "Entry":
+        return self
+
+    def __bool__(self) -> bool:
+        self.point.look(self, self.point.zero)
+        return self.value != 0
+
+    def __eq__(self, other: Any) -> Any:
+        if other.__class__ is not self.__class__:
+            other = self.point.other(other, "==")
+            if other.__class__ is not self.__class__:
+                return other if other is NotImplemented else False
+        self.point.look(self, other)
+        return self.value == other.value
+
+    def __ne__(self, other: Any) -> Any:
+        same = self == other
+        return same if same is NotImplemented else not same
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __lt__(self, other: Any) -> Any:
+        return self.point.compare(self, other, "<", lambda x, y: x < y)
+
+    def __le__(self, other: Any) -> Any:
+        return self.point.compare(self, other, "<=", lambda x, y: x <= y)
+
+    def __gt__(self, other: Any) -> Any:
+        return self.point.compare(self, other, ">", lambda x, y: x > y)
+
+    def __ge__(self, other: Any) -> Any:
+        return self.point.compare(self, other, ">=", lambda x, y: x >= y)
+
+    def __abs__(self) -> "Entry":
+        return -self if self < 0 else self
+
+    def __float__(self) -> float:
+        return float(self._constant("float"))
+
+    def __int__(self) -> int:
+        return int(self._constant("int"))
+
+    def _constant(self, what: str) -> Fraction:
+        constant = self.point.rational(self)
+        if constant is None:
+            raise not_algebraic(f"{what}() of a letter")
+        return constant

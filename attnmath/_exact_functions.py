@@ -1,0 +1,96 @@
+"""NumPy's functions that need words of their own for exact numbers."""
+
+from typing import Any
+
+import numpy as np
+
+from attnmath._algebraic import not_algebraic
+from attnmath._exact_arrays import ExactArray, exact, letters, plain, point_of, written
+
+
+@written(np.where)
+def _where(condition: Any, *choices: Any) -> Any:
+    if isinstance(condition, ExactArray):
+        condition = np.asarray(condition).astype(bool)
+    if not choices:
+        return np.where(condition)
+    point = point_of(choices)
+    x, y = (plain(choice, point, "where") for choice in choices)
+    x, y = (_boxed(choice) for choice in (x, y))
+    return exact(np.where(condition, x, y), point)
+
+
+def _boxed(x: Any) -> np.ndarray:
+    box = np.empty(np.shape(x), dtype=object)
+    box[...] = x
+    return box
+
+
+@written(np.max)
+def _max(x: Any, axis: Any = None, out: Any = None, keepdims: bool = False, **_: Any) -> Any:
+    if axis is None:
+        rows, shape = np.asarray(x).reshape(1, -1), (1,) * x.ndim if keepdims else ()
+    else:
+        if not isinstance(axis, int | np.integer):
+            raise not_algebraic("a maximum over several axes")
+        rows = np.moveaxis(np.asarray(x), axis, -1)
+        shape = rows.shape[:-1]
+    point = point_of((x,))
+    found = np.empty(rows.shape[:-1], dtype=object)
+    for place in np.ndindex(found.shape):
+        found[place] = point.maximum(rows[place])
+    found = found.reshape(shape).view(ExactArray)
+    return np.expand_dims(found, axis) if keepdims and axis is not None else found
+
+
+@written(np.maximum)
+def _larger(x: Any, y: Any) -> Any:
+    point, (x, y) = point_of((x, y)), np.broadcast_arrays(x, y)
+    found = [point.maximum(pair) for pair in zip(x.flat, y.flat)]
+    box = np.empty(len(found), dtype=object)
+    box[:] = found
+    return exact(box.reshape(x.shape), point)
+
+
+@written(np.mean)
+def _mean(x: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False, **_: Any) -> Any:
+    count = x.size if axis is None else np.prod([x.shape[k] for k in np.atleast_1d(axis)])
+    return np.sum(x, axis=axis, keepdims=keepdims) / int(count)
+
+
+@written(np.allclose)
+def _allclose(*_: Any, **__: Any) -> Any:
+    raise not_algebraic("np.allclose", "(it has a tolerance; == is exact)")
+
+
+@written(np.zeros_like)
+def _zeros_like(x: Any, **_: Any) -> Any:
+    return exact(np.zeros(np.shape(x)), x.point)
+
+
+@written(np.ones_like)
+def _ones_like(x: Any, **_: Any) -> Any:
+    return exact(np.ones(np.shape(x)), x.point)
+
+
+@written(np.empty_like)
+def _empty_like(x: Any, shape: Any = None, **_: Any) -> Any:
+    return letters(x.point, np.shape(x) if shape is None else shape)  # anything
+
+
+@written(np.isneginf)
+def _isneginf(x: Any, **_: Any) -> Any:
+    return np.asarray(x == -np.inf, dtype=bool)
+
+
+@written(np.isposinf)
+def _isposinf(x: Any, **_: Any) -> Any:
+    return np.asarray(x == np.inf, dtype=bool)
+
+
+@written(np.linalg.norm)
+def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+    is_matrix = np.ndim(x) > 1 and not isinstance(axis, int)
+    if ord not in ((None, "fro") if is_matrix else (None, 2)):
+        raise not_algebraic(f"np.linalg.norm with ord={ord!r}")
+    return np.sqrt(np.sum(x * x, axis=axis, keepdims=keepdims))
