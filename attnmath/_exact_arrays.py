@@ -78,16 +78,16 @@ class ExactArray(np.ndarray):
 
     # What NumPy's methods do in their own way.
 
-    def max(self, axis: Any = None, out: Any = None, keepdims: bool = False, **_: Any) -> Any:
-        return np.max(self, axis=axis, keepdims=keepdims)
+    def max(self, axis: Any = None, **options: Any) -> Any:
+        return np.max(self, axis=axis, **options)
 
     def _refused(self, *_: Any, **__: Any) -> Any:
         raise not_algebraic("what looks at the size of letters, or rounds (min, argmax, sort, round, clip)")
 
     min = argmax = argmin = sort = argsort = round = clip = _refused
 
-    def mean(self, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
-        return np.mean(self, axis=axis, keepdims=keepdims)
+    def mean(self, axis: Any = None, **options: Any) -> Any:
+        return np.mean(self, axis=axis, **options)
 
     def astype(self, dtype: Any, **options: Any) -> Any:
         if np.dtype(dtype) == object:

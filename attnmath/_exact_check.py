@@ -22,9 +22,9 @@ def prove_vjp(f_vjp: Callable, f: Callable, x: tuple, constants: dict, seed: int
 
     def run(point: Point) -> tuple:
         given, named = at_point(point, x, constants)
-        moving, Y = _moving(f, given, named)
+        moving, Y = _moving(f, names, given, named)
         dY = each(lambda y: letters(point, np.shape(y)), Y)
-        found = f_vjp(dY, *map(copied, given), **named)
+        found = unchanging("f_vjp", f_vjp, ["dY", *names], [dY, *given], named)
         found = found if isinstance(found, tuple | list) else (found,)
         if not len(given) <= len(found) <= max(len(given), parameters):
             raise AssertionError(f"f_vjp returns {len(found)} gradients for {len(given)} arguments")
@@ -49,10 +49,11 @@ def prove_jvp(
 
     def run(point: Point) -> tuple:
         given, named = at_point(point, x, constants)
-        moving, Y = _moving(f, given, named)
+        moving, Y = _moving(f, names, given, named)
         dots = [None if dot is None else _tangent_of(point, part)
                 for part, dot in zip(given, x_dot or given)]  # fmt: skip
-        found = f_jvp(*dots, *left_out, *map(copied, given), **named)
+        titles = [*(f"{name}_dot" for name in names), *map(str, left_out), *names]
+        found = unchanging("f_jvp", f_jvp, titles, [*dots, *left_out, *given], named)
         pairs = [(a, dot) for a, dot in zip(all_leaves(names, moving, moving)[1],
                                             all_leaves(names, dots, moving)[1])
                  if isinstance(a, ExactArray) and dot is not None]  # fmt: skip
@@ -100,10 +101,22 @@ def _named(titles: Any, found: Any) -> dict:
     return dict(zip(titles, found))
 
 
-def _moving(f: Callable, given: list, named: dict) -> tuple[list, Any]:
+def _moving(f: Callable, names: list, given: list, named: dict) -> tuple[list, Any]:
     """The arguments as what others are differentiated by, and what f makes of them."""
     moving = [_tracked(part) for part in given]
-    return moving, f(*moving, **named)
+    return moving, unchanging("f", f, names, moving, named)
+
+
+def unchanging(what: str, function: Callable, names: list, given: list, named: dict) -> Any:
+    """function(*given, **named), which must leave its arguments as they are."""
+    private = [*map(copied, given)], {k: copied(part) for k, part in named.items()}
+    found = function(*private[0], **private[1])
+    names, before = all_leaves([*names, *named], [*given, *named.values()], [*given, *named.values()])
+    after = all_leaves(names, [*private[0], *private[1].values()], [*given, *named.values()])[1]
+    for name, a, b in zip(names, before, after):
+        if isinstance(a, np.ndarray) and not all(x is y or x == y for x, y in zip(a.flat, b.flat)):
+            raise AssertionError(f"{what} modifies its argument {name}")
+    return found
 
 
 def _tracked(x: Any) -> Any:

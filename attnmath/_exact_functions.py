@@ -27,7 +27,8 @@ def _boxed(x: Any) -> np.ndarray:
 
 
 @written(np.max)
-def _max(x: Any, axis: Any = None, out: Any = None, keepdims: bool = False, **_: Any) -> Any:
+def _max(x: Any, axis: Any = None, keepdims: bool = False, **others: Any) -> Any:
+    refuse_others("max", others)
     if axis is None:
         rows, shape = np.asarray(x).reshape(1, -1), (1,) * x.ndim if keepdims else ()
     else:
@@ -53,7 +54,8 @@ def _larger(x: Any, y: Any) -> Any:
 
 
 @written(np.mean)
-def _mean(x: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False, **_: Any) -> Any:
+def _mean(x: Any, axis: Any = None, keepdims: bool = False, **others: Any) -> Any:
+    refuse_others("mean", others)
     count = x.size if axis is None else np.prod([x.shape[k] for k in np.atleast_1d(axis)])
     return np.sum(x, axis=axis, keepdims=keepdims) / int(count)
 
@@ -64,13 +66,26 @@ def _allclose(*_: Any, **__: Any) -> Any:
 
 
 @written(np.zeros_like)
-def _zeros_like(x: Any, **_: Any) -> Any:
-    return exact(np.zeros(np.shape(x)), x.point)
+def _zeros_like(x: Any, dtype: Any = None, shape: Any = None, **_: Any) -> Any:
+    return _filled(0, x, dtype, shape)
 
 
 @written(np.ones_like)
-def _ones_like(x: Any, **_: Any) -> Any:
-    return exact(np.ones(np.shape(x)), x.point)
+def _ones_like(x: Any, dtype: Any = None, shape: Any = None, **_: Any) -> Any:
+    return _filled(1, x, dtype, shape)
+
+
+def _filled(number: int, x: Any, dtype: Any, shape: Any) -> Any:
+    """The number everywhere: exact, unless another type is asked for."""
+    found = np.full(np.shape(x) if shape is None else shape, number)
+    return exact(found, x.point) if dtype in (None, object) else found.astype(dtype)
+
+
+def refuse_others(name: str, others: dict) -> None:
+    """An error for what these words do not take: where, initial, out."""
+    for option, given in others.items():
+        if given is not None and given is not np._NoValue:
+            raise not_algebraic(f"np.{name} with {option}=")
 
 
 @written(np.empty_like)

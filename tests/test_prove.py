@@ -310,7 +310,7 @@ GRADIENTS = {  # what is wrong, and what is said of it
     "one is None": (lambda dY, X, F: (dY @ T(F), None), "dF is None"),
     "one has a shape that broadcasts": (lambda dY, X, F: (dY @ T(F), (T(X) @ dY)[:1]), "dF"),
     "floats": (lambda dY, X, F: (np.zeros((2, 3)), T(X) @ dY), r"dX differs at entry \(0, 0\), in 6 of 6"),
-    "an argument is changed": (lambda dY, X, F: (dY @ T(F.__imul__(2)), T(X) @ dY), "dX"),
+    "an argument is changed": (lambda dY, X, F: (dY @ T(F.__imul__(2)), T(X) @ dY), "modifies its argument F"),
     "dF alone is wrong": (lambda dY, X, F: (dY @ T(F), -T(X) @ dY), "dF differs"),
 }  # fmt: skip
 

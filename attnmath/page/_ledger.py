@@ -30,6 +30,7 @@ Each line is one display of the book, with the function that its label promises.
 - **proof**: *proved* if every step holds exactly at a random point of a finite field, in so
   many shapes; a false step would pass with a probability of the order given. *measured* if
   none could be proved, *both* if some were: what was not, and why, stands at the end.
+  *nested*: an exponential stands inside of another one, where the order is not shown.
   {doc}`proved` says what this means.
 - **misprints**: one-symbol misprints rejected, of those tried. The others are identities:
   each is listed with the identity that makes it one, and the list is checked.
@@ -161,6 +162,7 @@ def proof_cell(one: Exact) -> str:
     if not one.proved:
         return one.word
     shapes = f"{one.shapes} shape" + "s" * (one.shapes != 1)
+    shapes += ", nested" * one.is_nested
     return f"{one.word}, {decade(one.proof.error, -99)}, {shapes}"
 
 

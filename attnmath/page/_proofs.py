@@ -5,7 +5,7 @@ What a finite field does not have (inequalities, bounds, rounding) stays measure
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -46,6 +46,7 @@ class Exact:
     measured: dict[str, int]  # reason -> how many steps it leaves
     shapes: int  # settings with different sizes in which a step was proved
     proof: Proof  # all comparisons together
+    is_nested: bool = False  # an exponential stands inside of another
 
     @property
     def word(self) -> str:
@@ -133,7 +134,7 @@ class Exactly:
         """The same of these statements, in the cast of the display."""
         cast = self.book.cast_of(display)
         found: dict = {}
-        points, signs, comparisons, sizes = 1, 0, 0, set()
+        points, signs, comparisons, depth, sizes = 1, 0, 0, 1, set()
 
         def run(scene: ExactScene) -> list:
             scene = self.book.paired(statements, scene)
@@ -147,12 +148,15 @@ class Exactly:
                 found.setdefault(None, []).append(error)
                 continue
             points, signs = max(points, count), max(signs, doubtful)
+            depth = max(depth, scene.point.depth)
             for step, result in steps:
                 found.setdefault(step, []).append(result)
                 comparisons += not isinstance(result, Inexact)
                 if not isinstance(result, Inexact):
                     sizes.add(tuple(scene.sizes.items()))
-        return _told(display, statements, has_function, found, len(sizes), Proof(comparisons, 0, points, signs))
+        total = Proof(comparisons, 0, points, signs)
+        told = _told(display, statements, has_function, found, len(sizes), total)
+        return replace(told, is_nested=depth > 1)
 
     def _refuted(self, display: Display) -> Exact:
         """A published formula, which fails exactly as it does in float64."""
