@@ -42,10 +42,10 @@ class Circles(OtherPoint):
 def not_algebraic(operation: str, why: str = "") -> NotAlgebraic:
     """The error for an operation, with the line outside of this engine that asked for it."""
     because = f" {why}" if why else ""
-    return NotAlgebraic(f"{operation} leaves the algebra{because}, at {_caller()}")
+    return NotAlgebraic(f"{operation} leaves the algebra{because}, at {caller()}")
 
 
-def _caller() -> str:
+def caller() -> str:
     """File, line and function of the innermost frame that is neither NumPy's nor the engine's."""
     frame = sys._getframe(1)
     while frame is not None:

@@ -48,6 +48,8 @@ class ExactArray(np.ndarray):
             found = [KNOWN[ufunc.__name__](x) for x in np.asarray(inputs[0]).flat]
             return np.array(found, dtype=bool).reshape(np.shape(inputs[0]))
         if ufunc in WRITTEN and method == "__call__":
+            if out is not None or options:
+                raise not_algebraic(f"np.{ufunc.__name__} with out= or where=")
             return WRITTEN[ufunc](*(exact(x, point) for x in inputs))
         name = OPERATORS.get(ufunc.__name__, f"np.{ufunc.__name__}")
         inputs = [plain(x, point, name) for x in inputs]
@@ -75,6 +77,17 @@ class ExactArray(np.ndarray):
     def __setitem__(self, place: Any, value: Any) -> None:
         value = exact(value, self.point)
         super().__setitem__(place, value.item() if np.shape(value) == () and np.size(value) else value)
+
+    # As entries of another array.
+
+    def exp(self) -> Any:
+        return np.exp(self)
+
+    def log(self) -> Any:
+        return np.log(self)
+
+    def sqrt(self) -> Any:
+        return np.sqrt(self)
 
     # What NumPy's methods do in their own way.
 

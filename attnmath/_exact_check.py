@@ -10,6 +10,7 @@ from attnmath._algebraic import NotAlgebraic
 from attnmath._exact_arrays import ExactArray, exact, letters
 from attnmath._graph import gradient, tangent, tracked
 from attnmath._leaves import all_leaves, fits, is_branch
+from attnmath._numbers import Number
 from attnmath._point import Point
 from attnmath._problem import names_of
 from attnmath._prove import Proof, at_point, at_points, compared, copied, first_difference, pairs_of
@@ -103,8 +104,15 @@ def _named(titles: Any, found: Any) -> dict:
 
 def _moving(f: Callable, names: list, given: list, named: dict) -> tuple[list, Any]:
     """The arguments as what others are differentiated by, and what f makes of them."""
+    for name, part in zip(*all_leaves(names, given, given)):
+        if part is not None and not isinstance(part, ExactArray):
+            needs = "it needs to be an array of float64, a number like 0.5, or a shape"
+            raise TypeError(f"{name} is a {type(part).__name__} that stays as it is; {needs}")
     moving = [_tracked(part) for part in given]
-    return moving, unchanging("f", f, names, moving, named)
+    Y = unchanging("f", f, names, moving, named)
+    if not all(y is None or isinstance(y, ExactArray | Number | np.ndarray | int | float) for y in parts(Y)):
+        raise TypeError("f returns something else than real numbers")
+    return moving, Y
 
 
 def unchanging(what: str, function: Callable, names: list, given: list, named: dict) -> Any:

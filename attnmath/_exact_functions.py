@@ -93,6 +93,16 @@ def _empty_like(x: Any, shape: Any = None, **_: Any) -> Any:
     return letters(x.point, np.shape(x) if shape is None else shape)  # anything
 
 
+@written(np.any)
+def _any(x: Any, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
+    return np.any(np.asarray(x != 0, dtype=bool), axis=axis, keepdims=keepdims)
+
+
+@written(np.all)
+def _all(x: Any, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
+    return np.all(np.asarray(x != 0, dtype=bool), axis=axis, keepdims=keepdims)
+
+
 @written(np.isneginf)
 def _isneginf(x: Any, **_: Any) -> Any:
     return np.asarray(x == -np.inf, dtype=bool)

@@ -8,7 +8,7 @@ and modulo q are independent. It counts its degree, and keeps its derivatives.
 
 from typing import Any
 
-from attnmath._algebraic import not_algebraic
+from attnmath._algebraic import caller, not_algebraic
 from attnmath._entries import Entry
 from attnmath._primes import inverse
 
@@ -137,7 +137,7 @@ class Number(Entry):
         """1 / x."""
         point = self.point
         if self.value == 0:
-            raise ZeroDivisionError("exact arithmetic: division by zero")
+            raise ZeroDivisionError(f"exact arithmetic: division by zero, at {caller()}")
         known = self.factor is None  # else the exponent is that of exp without its factor
         x = Number(point, inverse(self.value, point.q), inverse(self.exponent, point.p) if known else None,
                    inverse(self.second, point.o) if known else None, 1 / (self.real or 1e-300),

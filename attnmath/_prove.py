@@ -59,11 +59,12 @@ def prove(lhs: Callable, rhs: Callable, *x: Any, seed: int = 0, **constants: Any
     lhs(*x, **constants) -> Y, rhs(*x, **constants) -> Y, of any shape, or a tuple
 
     An argument is a shape, or what gives one: an array of float64, a number, or a named
-    tuple of these. Its entries become letters; those of -inf stay, and so do whole
-    numbers, fractions, booleans and None, and zeros in the constants. The sides are
-    computed at a random point of a finite field, without rounding; where they agree
-    they are equal, but for a probability that the result bounds. A row maximum is an
-    arbitrary constant of its row. Raises AssertionError where the sides differ,
+    tuple of these. Floats become letters, even 2.0; -inf stays, and so do integers,
+    fractions, booleans and None, and zeros in the constants. The sides are computed at
+    a random point of a finite field, without rounding; where they agree they are equal
+    wherever both have a value, but for single points and for a probability that the
+    result bounds. A row maximum is an arbitrary constant of its row. Raises
+    AssertionError where the sides differ, TypeError for what is no argument,
     NotAlgebraic for what such a field does not have: comparisons of letters, rounded
     constants, a sign of a root that is not known.
     Derived in chapters/proved.md.
@@ -113,7 +114,8 @@ def at_points(
             missing, outcomes, roots = set(), [], 0
         roots = max(roots, point.radicands.count)
         if roots > most:
-            raise NotAlgebraic(f"undecided: there are more than {most} roots, whose signs have to be known")
+            said = f"undecided: there are more than {most} roots, whose signs have to be known"
+            raise NotAlgebraic(f"{said}; take smaller shapes, or fewer rows")
         doubtful = len(set(range(1, roots + 1)) - missing)
         if len(outcomes) >= (SIGNS << doubtful if doubtful else 1):  # (1 - 2^-k)^(35 2^k) < e^-35
             return _answer(outcomes), (attempt + 1) * 2**roots, doubtful
@@ -148,6 +150,8 @@ def as_letters(point: Point, x: Any) -> Any:
         return type(x)(*(as_letters(point, part) for part in x))
     if isinstance(x, tuple) and all(isinstance(size, int | np.integer) for size in x):
         return letters(point, x)
+    if isinstance(x, str | list | tuple):
+        raise TypeError(f"an argument is {x!r}; it needs to be an array, a number or a shape")
     return _constant(point, x)
 
 

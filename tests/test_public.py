@@ -79,7 +79,7 @@ def test_dependencies_point_one_way():
         "_graph": {"_exact_arrays", "_infinity", "_numbers"},
         "_prove": {"_algebraic", "_exact_arrays", "_exact_functions", "_exact_linalg", "_leaves", "_point",
                    "_primes", "_step"},
-        "_exact_check": {"_algebraic", "_exact_arrays", "_graph", "_leaves", "_point", "_problem", "_prove",
+        "_exact_check": {"_algebraic", "_exact_arrays", "_graph", "_leaves", "_numbers", "_point", "_problem", "_prove",
                          "_step"},
         "_roundoff": {"_arrays"}, "_rounded_heads": {"_attention", "_roundoff"},
         "_rounding_steps": {"_arguments", "_arrays", "_roundoff"},
