@@ -110,7 +110,8 @@ class Point(Unknowns):
             raise not_algebraic(f"{operation} with nan")
         fraction = Fraction(x)
         if fraction.numerator.bit_length() > bits:
-            why = "(a float that is rounded: give a Fraction, or an argument of the function)"
+            why = ("(a float that is rounded: give a Fraction, an argument of the function, or sizes"
+                   " whose roots are whole)")  # fmt: skip
             raise not_algebraic(f"{operation} with {x!r}", why)
         return self.constant(fraction)
 
