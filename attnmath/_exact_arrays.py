@@ -53,6 +53,8 @@ class ExactArray(np.ndarray):
             return WRITTEN[ufunc](*(exact(x, point) for x in inputs))
         name = OPERATORS.get(ufunc.__name__, f"np.{ufunc.__name__}")
         inputs = [plain(x, point, name) for x in inputs]
+        if out is not None and "where" in options:
+            options["out"] = plain(out[0].copy(), point, name)
         try:
             with np.errstate(all="ignore"):  # of residues that are not there, and of real numbers
                 result = getattr(ufunc, method)(*inputs, **options)

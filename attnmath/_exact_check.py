@@ -112,6 +112,8 @@ def _moving(f: Callable, names: list, given: list, named: dict) -> tuple[list, A
     Y = unchanging("f", f, names, moving, named)
     if not all(y is None or isinstance(y, ExactArray | Number | np.ndarray | int | float) for y in parts(Y)):
         raise TypeError("f returns something else than real numbers")
+    if all(y is None for y in parts(Y)):
+        raise TypeError("f returns nothing")
     return moving, Y
 
 

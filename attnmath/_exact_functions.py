@@ -40,6 +40,8 @@ def _max(x: Any, axis: Any = None, keepdims: bool = False, **others: Any) -> Any
     found = np.empty(rows.shape[:-1], dtype=object)
     for place in np.ndindex(found.shape):
         found[place] = point.maximum(rows[place])
+    if axis is None and not keepdims:
+        return found.item()
     found = found.reshape(shape).view(ExactArray)
     return np.expand_dims(found, axis) if keepdims and axis is not None else found
 

@@ -13,6 +13,7 @@ import attnmath._exact_linalg  # noqa: F401 both write what NumPy's functions do
 from attnmath._algebraic import Circles, Deeper, NotAlgebraic, OtherPoint, OtherPrimes, Redraw
 from attnmath._exact_arrays import ExactArray, exact, letters
 from attnmath._leaves import is_branch
+from attnmath._numbers import Number
 from attnmath._point import Point
 from attnmath._primes import BITS, CHOICE
 from attnmath._step import numpy_of
@@ -198,7 +199,7 @@ def compared(run: Callable, point: Point) -> Proof:
     if wrong:
         raise AssertionError(f"refuted: {wrong}")
     sides = [(exact(a, point), exact(b, point)) for _, a, b in pairs]
-    degrees = [degree(x, y) for a, b in sides for x, y in zip(a.flat, b.flat)]
+    degrees = [degree(x, y) for a, b in sides for x, y in zip(np.ravel(a), np.ravel(b))]
     return Proof(len(degrees), max(degrees, default=0), 1)
 
 
@@ -233,22 +234,22 @@ def first_difference(pairs: list, point: Point) -> str:
 def _same_reals(pairs: list, point: Point) -> bool:
     """Whether the sides agree at a point of real numbers, as far as float64 shows."""
     sides = [(exact(a, point), exact(b, point)) for _, a, b in pairs]
-    reals = [(x.real, y.real) for a, b in sides for x, y in zip(a.flat, b.flat)]
+    reals = [(x.real, y.real) for a, b in sides for x, y in zip(np.ravel(a), np.ravel(b))]
     finite = (x == y or abs(x) + abs(y) < math.inf for x, y in reals)
     return all(finite) and all(abs(x - y) <= CLOSE * (1 + abs(x) + abs(y)) for x, y in reals if x != y)
 
 
 def differing(a: ExactArray, b: ExactArray) -> np.ndarray:
     """Where two arrays of one shape differ."""
-    found = np.asarray(a != b, dtype=bool)
-    for place in np.argwhere(found):
-        found[tuple(place)] = not _same_exponential(a[tuple(place)], b[tuple(place)])
+    found, a, b = np.asarray(a != b, dtype=bool), np.asarray(a), np.asarray(b)
+    for place in map(tuple, np.argwhere(found)):
+        found[place] = not _same_exponential(a[place], b[place])
     return found
 
 
 def _same_exponential(x: Any, y: Any) -> bool:
     """Whether two numbers with logarithms in them are equal since their exponentials are."""
-    if is_infinite(x) or is_infinite(y) or x.factor is None and y.factor is None:
+    if not isinstance(x, Number) or not isinstance(y, Number) or x.factor is None and y.factor is None:
         return False
     try:
         return (x.bare() - y.bare()).exp() == 1
