@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-ENGINE = {"_algebraic", "_arrays", "_entries", "_exact_arrays", "_exact_check", "_exact_functions",
+ENGINE = {"_algebraic", "_arrays", "_compare", "_entries", "_exact_arrays", "_exact_check", "_exact_functions",
           "_exact_linalg", "_graph", "_infinity", "_numbers", "_point", "_prove", "_radicands",
           "_unknowns"}  # fmt: skip
 

@@ -10,7 +10,7 @@ from array_api_compat import is_array_api_obj
 from attnmath._exact_check import prove_jvp, prove_vjp
 from attnmath._leaves import all_leaves, fits, on_leaves
 from attnmath._problem import Problem, parameters_of
-from attnmath._prove import Proof
+from attnmath._proof import Proof
 from attnmath._step import finite, flat, numpy_of, parts
 from attnmath._tolerance import CONDITION, ROUNDINGS, UNIT_ROUNDOFF
 

@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 
 from attnmath._algebraic import NotAlgebraic
+from attnmath._compare import compared, first_difference, pairs_of
 from attnmath._exact_arrays import ExactArray, exact, letters
 from attnmath._graph import gradient, tangent, tracked
 from attnmath._leaves import all_leaves, fits, is_branch
 from attnmath._numbers import Number
 from attnmath._point import Point
 from attnmath._problem import names_of
-from attnmath._prove import Proof, at_point, at_points, compared, copied, first_difference, pairs_of
+from attnmath._proof import Proof
+from attnmath._prove import at_point, at_points, copied
 from attnmath._step import each, parts
 
 

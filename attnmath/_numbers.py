@@ -12,7 +12,7 @@ from attnmath._algebraic import caller, not_algebraic
 from attnmath._entries import Entry
 from attnmath._primes import inverse
 
-TERMS = 64  # the most exponentials of a sum whose logarithm is one of the others
+LONGEST = 64  # sum of exponentials whose logarithm is known from those of others
 
 
 class Number(Entry):
@@ -78,7 +78,7 @@ class Number(Entry):
         )  # fmt: skip
         if a.factor is not None or b.factor is not None:
             x.factor = point.joined_factors(a, b, sign)
-        if sign == 1 and a.terms is not None and b.terms is not None and len(a.terms + b.terms) <= TERMS:
+        if sign == 1 and a.terms is not None and b.terms is not None and len(a.terms + b.terms) <= LONGEST:
             x.terms = a.terms + b.terms
         if a.slopes is not None or b.slopes is not None:
             x.slopes = [(a, point.one), (b, point.one if sign == 1 else point.minus_one)]
@@ -118,7 +118,7 @@ class Number(Entry):
         )  # fmt: skip
         if a.factor is not None or b.factor is not None:
             point.multiply_factor(x, a, b)
-        if a.terms is not None and b.terms is not None and len(a.terms) * len(b.terms) <= TERMS:
+        if a.terms is not None and b.terms is not None and len(a.terms) * len(b.terms) <= LONGEST:
             is_one = len(a.terms) == len(b.terms) == 1
             x.terms = (x,) if is_one else tuple(s.times(t) for s in a.terms for t in b.terms)
         return x

@@ -96,9 +96,16 @@ class ExactScene(Scene):
 
 
 def roomy(cast: Cast, setting: Setting) -> Setting:
-    """The setting with d_k of n or m at least, so that the scores are independent and uniform."""
+    """The setting with sizes so large that the scores are independent and uniform.
+
+    d_k is n or m at least; in a layer d is n, and d_z is m, at least.
+    """
     sizes = {**cast.sizes, **setting.sizes}
-    short = min(sizes.get("n", 0), sizes.get("m", sizes.get("n", 0)))
-    if sizes.get("d_k", short) >= short or cast.readings:
-        return setting
-    return replace(setting, sizes={**setting.sizes, "d_k": 1 + max(sizes.values())})
+    n = sizes.get("n", 0)
+    m = sizes.get("m", n)
+    least = {"d_k": min(n, m)} | ({"d": n, "d_z": m} if "H" in sizes else {})
+    raised = {}
+    for name, size in least.items():
+        if sizes.get(name, size) < size and not cast.readings:
+            sizes[name] = raised[name] = 1 + max(sizes.values())
+    return replace(setting, sizes={**setting.sizes, **raised})

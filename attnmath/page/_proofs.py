@@ -13,7 +13,8 @@ import numpy as np
 
 from attnmath._algebraic import NotAlgebraic, OtherPoint
 from attnmath._point import Point
-from attnmath._prove import Proof, at_points
+from attnmath._proof import Proof
+from attnmath._prove import at_points
 from attnmath.page._book import Book
 from attnmath.page._cast import Cast, Setting
 from attnmath.page._chapter import Display, Fault

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attnmath._arrays import is_exact
-from attnmath._prove import differing
+from attnmath._compare import differing
 from attnmath._tolerance import PAGE
 from attnmath.page._book import Book
 from attnmath.page._cast import Cast

@@ -9,7 +9,7 @@ import numpy as np
 
 from attnmath._algebraic import NotAlgebraic
 from attnmath._arrays import is_exact
-from attnmath._prove import degree, differing
+from attnmath._compare import degree, differing
 from attnmath._tolerance import PAGE
 from attnmath.page import _values as v
 from attnmath.page._cast import locals_of
