@@ -11,9 +11,7 @@ from attnmath._exact_arrays import ExactArray, exact
 from attnmath._numbers import Number
 from attnmath._point import Point
 from attnmath._proof import Proof
-
-CLOSE = 1e-12  # of two real numbers with logarithms in them that may be one
-
+from attnmath._tolerance import CLOSE
 
 def compared(run: Callable, point: Point) -> Proof:
     """The proof that two sides are equal at a point; an AssertionError where they are not.

@@ -78,7 +78,7 @@ def test_dependencies_point_one_way():
         "_exact_linalg": {"_algebraic", "_exact_arrays"},
         "_graph": {"_exact_arrays", "_infinity", "_numbers"},
         "_proof": {"_primes"},
-        "_compare": {"_algebraic", "_exact_arrays", "_numbers", "_point", "_proof"},
+        "_compare": {"_algebraic", "_exact_arrays", "_numbers", "_point", "_proof", "_tolerance"},
         "_prove": {"_algebraic", "_compare", "_exact_arrays", "_exact_functions", "_exact_linalg", "_leaves",
                    "_point", "_proof", "_step"},
         "_exact_check": {"_algebraic", "_compare", "_exact_arrays", "_graph", "_leaves", "_numbers", "_point",
