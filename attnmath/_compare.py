@@ -13,6 +13,7 @@ from attnmath._point import Point
 from attnmath._proof import Proof
 from attnmath._tolerance import CLOSE
 
+
 def compared(run: Callable, point: Point) -> Proof:
     """The proof that two sides are equal at a point; an AssertionError where they are not.
 
