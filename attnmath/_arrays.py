@@ -238,7 +238,9 @@ def room_like(x: Array, shape: tuple) -> Array:
     """An array of this shape and of the number type of x, to be written into."""
     if is_torch_array(x):
         return x.new_empty(shape)
-    return np.empty_like(x, shape=shape)
+    if is_exact(x):
+        return np.empty_like(x, shape=shape)
+    return namespace(x).empty(shape, dtype=x.dtype, device=device(x))
 
 
 def is_number(x: Scalar) -> bool:
