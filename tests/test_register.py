@@ -46,7 +46,7 @@ assert 1 + 1 == 2
 1 / 0
 ```
 """
-LEDGER = "| {eq}`err:slip` err:slip | {eq}`prp:a` | 8 of 8 | error 0.5 | none |\n"
+LEDGER = "| {eq}`err:slip` err:slip | {eq}`prp:a` | 8 of 8 | refuted | error 0.5 | none |\n"
 ENTRY = {"id": "blog-01", "kind": "formula", "says": "A is B", "verdict": "wrong",
          "evidence": ["err:slip", "source_blog#run-as-stated"], "measured": "0.5",
          "corrected": "$A = C$"}
