@@ -301,7 +301,7 @@ README_EXAMPLES = re.findall(r"```python\n(.*?)```\n+```text\n(.*?)```", readme(
 
 @pytest.mark.parametrize("example, output", README_EXAMPLES)
 def test_the_readme_s_examples_print_what_it_says(example, output):
-    assert readme().count("```python") == len(README_EXAMPLES) == 2
+    assert readme().count("```python") == len(README_EXAMPLES) == 3
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(example, "README.md", "exec"), {})
@@ -343,7 +343,7 @@ def test_the_workflow_runs_what_a_developer_runs():
     script = (ROOT / ".ci" / "run").read_text("utf-8")
     assert "set -eo pipefail" in script
     assert re.search(r"for target in (.*); do\n  make \"\$target\"\ndone\n$", script).group(1) == (
-        "lint misprints book test-adapters test")
+        "lint misprints proofs book test-adapters test")
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "book.yml").read_text("utf-8"))
     check = workflow["jobs"]["check"]
     assert [step["run"] for step in check["steps"] if "run" in step] == [".ci/run"]
