@@ -1,5 +1,8 @@
 """The gradients of attention; the book beside them derives and executes each."""
 
+import importlib
+import typing
+
 from attnmath._algebraic import NotAlgebraic
 from attnmath._attention import (
     attention,
@@ -53,7 +56,6 @@ from attnmath._masks import (
     window_mask,
 )
 from attnmath._projections import linear, linear_jvp, linear_vjp
-from attnmath._prove import prove
 from attnmath._softmax import (
     log_softmax,
     log_softmax_jvp,
@@ -67,6 +69,9 @@ from attnmath._softmax import (
     softmax_vjp,
 )
 from attnmath._step import complex_step
+
+if typing.TYPE_CHECKING:
+    from attnmath._prove import prove
 
 __version__ = "0.1.0"
 
@@ -126,3 +131,12 @@ __all__ = [
     "softmax_vjp",
     "window_mask",
 ]
+
+_LATE = {"prove": "_prove"}  # imported when they are asked for, since that takes a while
+
+
+def __getattr__(name: str) -> typing.Any:
+    if name not in _LATE:
+        raise AttributeError(f"module 'attnmath' has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(f"attnmath.{_LATE[name]}"), name)
+    return found

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from array_api_compat import is_array_api_obj
 
-from attnmath._exact_check import prove_jvp, prove_vjp
 from attnmath._leaves import all_leaves, fits, on_leaves
 from attnmath._problem import Problem, parameters_of
 from attnmath._proof import Proof
@@ -44,6 +43,8 @@ def check_vjp(
     Derived in chapters/checking.md.
     """
     if exact:
+        from attnmath._exact_check import prove_vjp  # takes longer to import than all formulas
+
         return prove_vjp(f_vjp, f, x, constants, seed)
     problem = Problem("check_vjp", f, x, constants)
     dY = problem.cotangent(dY, seed)
@@ -92,6 +93,8 @@ def check_jvp(
     """
     left_out = (None,) * (_number_of_tangents(f_jvp, len(x)) - len(x))
     if exact:
+        from attnmath._exact_check import prove_jvp
+
         return prove_jvp(f_jvp, f, x, x_dot, left_out, constants, seed)
     problem = Problem("check_jvp", f, x, constants)
     dots = problem.tangents(x_dot, seed)

@@ -115,12 +115,12 @@ def copied(x: Any) -> Any:
     return like(numpy_of(x).copy(), x)
 
 
-def random_like(x: Any, rng: np.random.Generator) -> Any:
+def random_like(x: Any, rng: "np.random.Generator") -> Any:
     """Normally distributed numbers in the shape of x."""
     return like(rng.standard_normal(np.shape(x)), x)
 
 
-def rounded(x: Any, rng: np.random.Generator) -> Any:
+def rounded(x: Any, rng: "np.random.Generator") -> Any:
     """x with every entry off by about one rounding."""
     signs = rng.choice([-2.0, 2.0], size=np.shape(x))
     return like(numpy_of(x) * (1 + UNIT_ROUNDOFF * signs), x)

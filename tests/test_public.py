@@ -49,7 +49,7 @@ def imports(module):
 
 def test_dependencies_point_one_way():
     own = {m: {i.removeprefix("attnmath.") for i in imports(m) if i.startswith("attnmath.")}
-           for m in (p.stem for p in PACKAGE.glob("_*.py")) if m != "__init__"}  # fmt: skip
+           for m in (p.stem for p in PACKAGE.glob("_*.py")) if not m.startswith("__")}  # fmt: skip
     assert own == {
         "_tolerance": set(), "_arrays": set(), "_arguments": {"_arrays"},
         "_softmax": {"_arguments", "_arrays"}, "_attention": {"_arguments", "_arrays", "_softmax"},
@@ -112,10 +112,17 @@ def test_formulas_are_short_and_fit_a_page(module):
 
 
 def test_importing_the_package_imports_neither_torch_nor_the_page():
-    code = ("import sys, attnmath; print([m for m in ('torch', 'lark', 'matplotlib', 'hypothesis',"
-            " 'attnmath.page') if m in sys.modules])")  # fmt: skip
+    code = ("import sys, attnmath; print([m for m in ('torch', 'jax', 'transformers', 'lark', 'matplotlib',"
+            " 'hypothesis', 'attnmath.page', 'attnmath._prove') if m in sys.modules])")  # fmt: skip
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_what_is_imported_late_is_there_all_the_same():
+    code = "from attnmath import prove; import attnmath; print(prove is attnmath.prove)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "True\n"
+    with pytest.raises(AttributeError, match="module 'attnmath' has no attribute 'prov'"):
+        attnmath.prov  # noqa: B018
 
 
 def test_public_names():
