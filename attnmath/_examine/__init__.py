@@ -1,0 +1,1 @@
+"""Is my attention right, and if not, which term is wrong?"""

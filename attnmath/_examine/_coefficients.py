@@ -1,0 +1,85 @@
+"""What the multiples of the separate terms say: a scale, a row term, a sum over a group."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from attnmath._examine._case import Answer, Case, Conventions
+from attnmath._examine._mistakes import BACK, GROUPS
+from attnmath._examine._place import place
+from attnmath._examine._report import Finding
+from attnmath._examine._terms import Fit, fits
+
+
+def from_terms(
+    case: Case, means: Conventions, got: Answer, off: Answer, wrong: dict[str, np.ndarray]
+) -> list[Finding]:
+    """What is wrong, if every wrong output is a sum of multiples of its terms; otherwise nothing."""
+    found = {x: fit for x, fit in fits(case, means, got, off) if x in wrong}
+    if found.keys() != wrong.keys():
+        return []
+    findings: dict[str, Finding] = {}
+    for letter, fit in found.items():
+        for name, title, formula, cure in _read(letter, fit, case, means):
+            where = place(letter, wrong[letter], getattr(got, letter))
+            old = findings.get(name)
+            where = f"{old.where}; {where}" if old else where
+            findings[name] = Finding("mistake", name, old.title if old else title, where, formula, cure,
+                                     "least squares on the separate terms leaves rounding alone")  # fmt: skip
+    return list(findings.values())
+
+
+def _read(letter: str, fit: Fit, case: Case, means: Conventions) -> Iterable[tuple[str, str, str, str]]:
+    """Name, sentence, formula and cure for each deviation of the coefficients from 1."""
+    g = len(fit.dP)
+    if g > 1 and not fit.near(fit.dP, fit.dP.mean()):
+        weights = ", ".join(f"{c:.3g}" for c in fit.dP)
+        alone = np.flatnonzero(~np.array([fit.near(c, 0) for c in fit.dP]))
+        name = {(g - 1,): "gqa_last", (0,): "gqa_first"}.get(tuple(alone), "gqa_weights")
+        yield (name, f"the members of a group come into dK and dV with the weights {weights}", GROUPS,
+               "add over the group, each with weight 1")  # fmt: skip
+        c = fit.dP[np.argmax(np.abs(fit.dP))]
+        if name != "gqa_weights" and not fit.near(c, 1):
+            yield from _scaled(letter, float(c), fit, case, means)
+    else:
+        c = float(fit.dP.mean())
+        if not fit.near(c, 1):
+            yield from _scaled(letter, c, fit, case, means)
+    if fit.D is not None and np.abs(fit.dP).max() > fit.off:
+        used = np.abs(fit.dP) > 8 * fit.off
+        ratio = fit.D[used] / fit.dP[used]
+        if not fit.near(ratio, 1):
+            yield from _row_term(ratio, fit, case)
+
+
+def _row_term(ratio: np.ndarray, fit: Fit, case: Case) -> Iterable[tuple[str, str, str, str]]:
+    c = float(ratio.mean())
+    known = {0.0: ("D_missing", "the row term D is missing: dA = P o dP"),
+             -1.0: ("D_sign", "the row term D has the wrong sign: dA = P o (dP + D)"),
+             0.5: ("D_half", "the row term D is halved"),
+             1 / case.K.shape[2]: ("D_mean", "the row term D is a mean over the keys instead of a sum")}  # fmt: skip
+    for value, (name, title) in known.items():
+        if fit.near(ratio, value):
+            yield name, title, BACK, "subtract D, the row sum of dO o O, from dP"
+            return
+    yield "D_scaled", f"the row term D is {c:.6g} times what it should be", BACK, "subtract D, once"
+
+
+def _scaled(letter: str, c: float, fit: Fit, case: Case, means: Conventions) -> Iterable[tuple[str, str, str, str]]:
+    """A whole output is a multiple of what it should be."""
+    gamma, s = case.gamma(means), case.sizes
+    g = s["H"] // s["G"]
+    if fit.near(c, 0):
+        yield f"{letter}_zero", f"{letter} is zero", BACK, f"compute {letter}, and return it"
+        return
+    known = {
+        "gamma": gamma, "1/gamma": 1 / gamma if gamma else 0.0, "-1": -1.0, "ln 2": np.log(2), "log2(e)": 1 / np.log(2),
+        "1/b": 1 / s["b"], "1/(H/G)": 1 / g, "1/n": 1 / s["n"], "1/m": 1 / s["m"], "m": s["m"], "n": s["n"],
+        "b": s["b"], "H/G": g, "2": 2.0, "1/2": 0.5,
+    }  # fmt: skip
+    word = next((f" = {w}" for w, x in known.items() if x != 1 and fit.near(c, x)), "")
+    name = {("dQ", " = 1/gamma"): "dQ_noscale", ("dK", " = 1/gamma"): "dK_noscale", ("dQ", " = gamma"): "dQ_scale2",
+            ("dK", " = gamma"): "dK_scale2", ("dK", " = 1/(H/G)"): "gqa_mean", ("dV", " = 1/(H/G)"): "gqa_mean",
+            ("dB", " = 1/b"): "dB_mean", ("dB", " = gamma"): "dB_scaled"}.get((letter, word))  # fmt: skip
+    yield (name or f"{letter}_scaled", f"{letter} is {c:.6g}{word} times what it should be",
+           GROUPS if name == "gqa_mean" else BACK, f"divide {letter} by {c:.6g}{word}")  # fmt: skip
