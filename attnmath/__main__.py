@@ -1,0 +1,195 @@
+"""The command: attnmath examine, attnmath vectors."""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from typing import Any
+
+from attnmath import __version__
+
+DTYPES = "float64", "float32", "bfloat16", "float16"
+FRAMEWORKS = "numpy", "torch", "jax"
+OPTIONS = "mask", "bias", "causal", "scale", "groups", "dropout", "dropout_mask", "seed"
+CONVENTIONS = "layout", "mask", "causal", "groups", "scale", "empty", "inside"
+PATIENCE = 1.5  # seconds without a word
+EPILOG = """\
+The exit status is 0 if it is right, 1 if it is wrong, 2 if it could not be run.
+
+examples:
+  attnmath examine my_module:attention
+  attnmath examine kernels/flash.py:forward --backward kernels/flash.py:backward --dtype bfloat16
+  attnmath examine torch.nn.functional:scaled_dot_product_attention \\
+      --options mask=attn_mask,causal=is_causal,scale=scale
+  attnmath vectors my_folder --format npz
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command with these words, or with those of the shell; the exit status."""
+    args = parser().parse_args(argv)
+    from attnmath._examine._load import Unusable
+
+    try:
+        return args.run(args)
+    except Unusable as error:
+        print(f"attnmath {args.command}: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print(f"attnmath {args.command}: interrupted", file=sys.stderr)
+    except Exception:  # status 1 would say that the attention is wrong
+        import traceback
+
+        traceback.print_exc()
+    return 2
+
+
+def parser() -> argparse.ArgumentParser:
+    """What the command understands."""
+    top = argparse.ArgumentParser(
+        "attnmath", description="Is my attention right, and if not, which term is wrong?",
+        epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    top.add_argument("--version", action="version", version=f"attnmath {__version__}")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_examine(commands)
+    _add_vectors(commands)
+    return top
+
+
+def _add_examine(commands: Any) -> None:
+    examine = commands.add_parser(
+        "examine", help="examine a function and its gradients", usage="attnmath examine [options] FUNCTION",
+        description="Examine f(q, k, v) -> o and its gradients. Numbers are drawn anew on each run.",
+        epilog="The exit status is 0 if it is right, 1 if it is wrong, 2 if it could not be run.",
+    )  # fmt: skip
+    add = examine.add_argument
+    add("target", metavar="FUNCTION", help="module:function, or path/to/file.py:function")
+    add("--backward", metavar="FUNCTION", help="backward(do, q, k, v) -> dq, dk, dv, if not by autograd")
+    add("--dtype", choices=DTYPES, help="the format of its numbers")
+    add("--framework", choices=FRAMEWORKS, help="whose arrays it takes")
+    add("--layout", help="the order of its axes, such as bhsd or bshd; found out if not given")
+    add("--device", help="where it runs, such as cpu or cuda")
+    add("--options", type=_options, metavar="NAME=KEYWORD,...",
+        help=f"what it can take, and its own keywords for it; names: {', '.join(OPTIONS)}")
+    add("--conventions", type=_conventions, metavar="NAME=VALUE,...",
+        help=f"what is demanded, such as causal=lower_right; names: {', '.join(CONVENTIONS)}")
+    add("--seed", type=int, help="draw the same numbers as another run")
+    add("--time-limit", type=_seconds, default=30.0, metavar="S", help="seconds for one call (30)")
+    add("--no-smallest", action="store_true", help="do not look for the smallest case that fails")
+    add("--json", action="store_true", help="print the report as JSON")
+    add("--junit", metavar="FILE", help="also write the report as JUnit's XML")
+    add("--quiet", action="store_true", help="print the verdict only, in one line")
+    add("--progress", action="store_true", help="say what is being done, also where no one is watching")
+    examine.set_defaults(run=_examine)
+
+
+def _add_vectors(commands: Any) -> None:
+    vectors = commands.add_parser(
+        "vectors", help="write test vectors for programs in other languages",
+        usage="attnmath vectors [options] DIR",
+        description="Write inputs, outputs, intermediates and gradients, with an index of them.",
+    )  # fmt: skip
+    add = vectors.add_argument
+    add("folder", metavar="DIR", help="a folder, which is made if it is not there")
+    add("--format", choices=("safetensors", "npz"), default="safetensors", help="of the files (safetensors)")
+    add("--dtype", choices=DTYPES, action="append", help="all four if not given; may be given more than once")
+    vectors.set_defaults(run=_vectors)
+
+
+def _examine(args: argparse.Namespace) -> int:
+    from attnmath._examine._load import Unusable, load
+
+    fn, backward = load(args.target), args.backward and load(args.backward)
+    from attnmath import examine
+
+    say = Progress(args.progress or sys.stderr.isatty(), sys.stderr.isatty())
+    try:
+        with redirect_stdout(sys.stderr):  # what the candidate prints is no part of the report
+            report = examine(
+                fn, backward, options=args.options, conventions=args.conventions, dtype=args.dtype,
+                framework=args.framework, layout=args.layout, device=args.device, seed=args.seed,
+                time_limit=args.time_limit, smallest=not args.no_smallest, progress=say,
+            )  # fmt: skip
+    except (ValueError, TypeError, ImportError) as error:
+        raise Unusable(" ".join(str(error).split())) from error
+    finally:
+        say.end()
+    if args.junit:
+        _write(args.junit, report.to_junit())
+    if args.quiet:
+        print(f"{report.candidate} is {report.sentence}")
+    else:
+        print(report.to_json() if args.json else report)
+    return report.status
+
+
+def _vectors(args: argparse.Namespace) -> int:
+    from attnmath._examine._load import Unusable
+    from attnmath._examine._vectors import write
+
+    try:
+        print(write(args.folder, args.format, args.dtype or DTYPES))
+    except (ImportError, OSError) as error:
+        raise Unusable(str(error)) from error
+    return 0
+
+
+class Progress:
+    """A line on the screen that says what is being done, once it takes long."""
+
+    def __init__(self, wanted: bool, screen: bool) -> None:
+        self.wanted, self.screen, self.start, self.width = wanted, screen, time.monotonic(), 0
+
+    def __call__(self, what: str) -> None:
+        seconds = time.monotonic() - self.start
+        if self.wanted and seconds > PATIENCE:
+            line = f"{seconds:4.0f} s  {what}"
+            print(f"\r{line:<{self.width}}" if self.screen else line,
+                  end="" if self.screen else "\n", file=sys.stderr, flush=True)  # fmt: skip
+            self.width = len(line)
+
+    def end(self) -> None:
+        """Take the line away."""
+        if self.screen and self.width:
+            print("\r" + " " * self.width + "\r", end="", file=sys.stderr, flush=True)
+
+
+def _write(path: str, text: str) -> None:
+    from attnmath._examine._load import Unusable
+
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise Unusable(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _pairs(names: Sequence[str]) -> Callable[[str], dict[str, str]]:
+    def read(text: str) -> dict[str, str]:
+        found = dict(part.partition("=")[::2] for part in text.split(","))
+        for name, value in found.items():
+            if name not in names or not value:
+                raise argparse.ArgumentTypeError(
+                    f"{name}={value}: it needs to be NAME=VALUE with NAME out of {', '.join(names)}"
+                )
+        return found
+
+    return read
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text}: it needs to be a number of seconds above 0")
+    return seconds
+
+
+_options, _conventions = _pairs(OPTIONS), _pairs(CONVENTIONS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""What a test calls: examine a function or a layer, and fail with the report."""
+
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["assert_attention_gradients", "assert_layer_gradients"]
+
+
+def assert_attention_gradients(fn: Callable, backward: Callable | None = None, **examine: Any) -> None:
+    """Fail with the report, unless the attention and its gradients are right.
+
+    fn(q, k, v) -> o, backward(do, q, k, v) -> dq, dk, dv
+
+    Everything else is as for examine: options, conventions, dtype, seed, ... A hazard is no
+    failure. Raises AssertionError with the report where it is wrong, and where nothing could
+    be judged.
+    Derived in chapters/examine.md.
+    """
+    __tracebackhide__ = True
+    from attnmath import examine as examined
+
+    examined(fn, backward, **examine).raise_if_wrong()
+
+
+def assert_layer_gradients(layer: Any, **examine_layer: Any) -> None:
+    """Fail with the report, unless the layer and the gradients of its weights are right.
+
+    layer(X, Z) -> Y, or what has an adapter in attnmath.adapters
+
+    Everything else is as for examine_layer. Raises what assert_attention_gradients raises.
+    Derived in chapters/examine.md.
+    """
+    __tracebackhide__ = True
+    from attnmath import examine_layer as examined
+
+    examined(layer, **examine_layer).raise_if_wrong()
