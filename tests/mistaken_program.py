@@ -23,6 +23,7 @@ class Planted:
 
     fn: object
     backward: object = None
+    name: str = ""  # of the mistake
     options: dict = field(default_factory=lambda: OPTIONS)
     conventions: dict = field(default_factory=dict)  # what a user would demand of it
     kind: str = "backward"
@@ -33,14 +34,16 @@ class Planted:
     also: frozenset = frozenset()  # other names under which it is the same mistake
 
 
-def planted(registry, wrong, *, options=OPTIONS, conventions=None, kind="backward", thread=None, also="", name=None, **more):
-    """Enters a program, or a function, under its own name."""
+def planted(registry, wrong, *, name=None, variant="", options=OPTIONS, conventions=None, also="", **more):
+    """Enters a program, or a module's forward and backward, as the mistake of its name."""
 
     def enter(thing):
-        fn = thing() if isinstance(thing, type) else thing
-        registry[name or thing.__name__] = Planted(
-            fn, options=options, conventions=conventions or {}, kind=kind, description=" ".join(thing.__doc__.split()),
-            wrong=frozenset(wrong.split()), thread=thread, also=frozenset(also.split()), **more,
+        program = thing()
+        mistake = name or thing.__name__
+        registry[f"{mistake}, {variant}" if variant else mistake] = Planted(
+            *((program.forward, program.backward) if thing.pair else (program, None)), mistake,
+            options, conventions or {}, description=" ".join(thing.__doc__.split()),
+            wrong=frozenset(wrong.split()), also=frozenset(also.split()), **more,
         )
         return thing
 
@@ -71,6 +74,11 @@ def summed_to(dB, shape):
     return dB.sum_to_size(shape)
 
 
+def read_transposed(x):
+    """A buffer read with its two strides exchanged."""
+    return x.mT.reshape(x.shape)
+
+
 class Apply(torch.autograd.Function):
     @staticmethod
     def forward(ctx, program, q, k, v, bias, rest):
@@ -89,6 +97,8 @@ class Apply(torch.autograd.Function):
 
 class Program:
     """Right as it stands."""
+
+    pair = False
 
     def __call__(
         self, q, k, v, *, attn_mask=None, bias=None, is_causal=False, scale=None, enable_gqa=False,
