@@ -1,0 +1,198 @@
+"""Problems of several families, sizes and kinds: what a correct attention has to solve.
+
+A family says how the numbers are drawn. They are drawn in float64 and rounded to the format,
+so that the candidate and the right answer start from the same numbers.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+import numpy as np
+
+from attnmath._examine._case import Case
+from attnmath._examine._exact_problems import exact_answer, exact_cases
+from attnmath._examine._settings import (
+    SHAPES,
+    Rng,
+    Setting,
+    drawn_bias,
+    drawn_dropout,
+    drawn_mask,
+    possible,
+    traits_of,
+)
+from attnmath._roundoff import nearest
+
+__all__ = ["FAMILIES", "cases", "exact_answer", "exact_cases", "random_case"]
+
+Numbers = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # Q, K, V, dO
+POISON = {"float64": 1e30, "float32": 1e30, "bfloat16": 1e30, "float16": 1e4}
+TINY = {"float64": 1e-6, "float32": 1e-6, "bfloat16": 1e-6, "float16": 1e-2}
+
+
+def gaussian(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
+    """All numbers normal."""
+    return tuple(rng.standard_normal(shape) for shape in shapes)
+
+
+def peaked(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
+    """Larger scores: most weights are near 0 or near 1."""
+    Q, K, V, dO = gaussian(rng, dtype, *shapes)
+    return 2 * Q, 2 * K, V, dO
+
+
+def offset(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
+    """The same vector added to all keys, and one to all values: softmax does not see the first."""
+    Q, K, V, dO = gaussian(rng, dtype, *shapes)
+    return Q, K + 3 * rng.standard_normal(K.shape[-1]), V + 2, dO
+
+
+def tiny(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
+    """A small gradient, as that of a mean, and scores near 0."""
+    Q, K, V, dO = gaussian(rng, dtype, *shapes)
+    return 0.1 * Q, 0.1 * K, V, TINY[dtype] * dO
+
+
+def ties(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
+    """Few different numbers, and every key twice: largest scores that are equal."""
+    Q, K, V, dO = (rng.integers(-2, 2, shape, endpoint=True) / 2 for shape in shapes)
+    half = (K.shape[2] + 1) // 2
+    K[:, :, half:] = K[:, :, : K.shape[2] - half]
+    return Q, K, V, dO
+
+
+def outliers(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
+    """One feature and one token that are much larger than the others."""
+    Q, K, V, dO = gaussian(rng, dtype, *shapes)
+    for x, factor in ((K, 8), (V, 16), (dO, 16)):
+        x[..., rng.integers(x.shape[-1])] *= factor
+        x[..., rng.integers(x.shape[-2]), :] *= factor / 4
+    return Q, K, V, dO
+
+
+def positive(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
+    """All numbers between 0 and 1: nothing cancels but in dA."""
+    return tuple(rng.random(shape) for shape in shapes)
+
+
+def large_negative_scores(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
+    """Scores far below 0, so that exp of them or of minus their log-sum-exp over- or underflows."""
+    Q, K, V, dO = gaussian(rng, dtype, *shapes)
+    lower = 1200.0 if dtype == "float64" else 160.0
+    size = np.sqrt(lower / np.sqrt(K.shape[-1]))  # the scores are lower by that, at the usual scale
+    return Q + size, K - size, V, dO
+
+
+FAMILIES: dict[str, Callable[..., Numbers]] = {
+    "gaussian": gaussian,
+    "peaked": peaked,
+    "offset": offset,
+    "tiny": tiny,
+    "ties": ties,
+    "outliers": outliers,
+    "positive": positive,
+    "large negative scores": large_negative_scores,
+}
+
+# Name (the family first), then b, H, G, n, m, d_k, d_v: different from each other where they may be.
+SETTINGS = [
+    Setting("gaussian", (2, 3, 3, 5, 5, 16, 16)),
+    Setting("gaussian, n < m", (2, 3, 3, 5, 9, 16, 16)),
+    Setting("gaussian, n > m", (2, 3, 3, 11, 6, 16, 16)),
+    Setting("gaussian, d_v != d_k", (2, 3, 3, 5, 7, 16, 8)),
+    Setting("gaussian, strided dO", (2, 3, 3, 5, 7, 16, 16), also=("strided dO",)),
+    Setting("gaussian, broadcast dO", (2, 3, 3, 5, 7, 16, 16), also=("broadcast dO",)),
+    Setting("gaussian, one query", (2, 3, 3, 1, 7, 16, 16)),
+    Setting("gaussian, groups of three", (4, 6, 2, 5, 7, 16, 16)),
+    Setting("gaussian, causal", (2, 3, 3, 7, 7, 16, 16), causal=True),
+    Setting("gaussian, causal, n < m", (2, 3, 3, 5, 9, 16, 16), causal=True),
+    Setting("gaussian, mask", (2, 3, 3, 5, 7, 16, 16), mask="shared"),
+    Setting("gaussian, mask of each head", (2, 3, 3, 5, 7, 16, 16), mask="heads"),
+    Setting("gaussian, padding", (4, 3, 3, 5, 7, 16, 16), mask="padding"),
+    Setting("gaussian, poison", (4, 3, 3, 5, 7, 16, 16), mask="padding", also=("poison",)),
+    Setting("gaussian, empty rows", (2, 3, 3, 9, 7, 16, 16), mask="empty"),
+    Setting("gaussian, bias", (2, 3, 3, 5, 7, 16, 16), bias="all"),
+    Setting("gaussian, bias of each head", (2, 3, 3, 5, 7, 16, 16), bias="heads"),
+    Setting("gaussian, bias of each item", (2, 3, 3, 5, 7, 16, 16), bias="batch"),
+    Setting("gaussian, shared bias", (2, 3, 3, 5, 7, 16, 16), bias="shared"),
+    Setting("gaussian, bias with hidden entries", (2, 3, 3, 5, 7, 16, 16), bias="hidden"),
+    Setting("gaussian, scale", (2, 3, 3, 5, 7, 16, 16), scale=0.3),
+    Setting("gaussian, negative scale", (2, 3, 3, 5, 7, 16, 16), scale=-0.5),
+    Setting("gaussian, scale 0", (2, 3, 3, 5, 7, 16, 16), scale=0.0),
+    Setting("gaussian, dropout", (2, 3, 3, 5, 7, 16, 16), rho=0.25),
+    Setting("peaked", (2, 3, 3, 7, 11, 16, 16)),
+    Setting("offset", (2, 3, 3, 7, 11, 16, 16)),
+    Setting("tiny", (2, 3, 3, 7, 11, 16, 16)),
+    Setting("ties", (2, 3, 3, 7, 11, 16, 16)),
+    Setting("outliers", (2, 3, 3, 7, 11, 16, 16)),
+    Setting("positive", (2, 3, 3, 7, 11, 16, 16)),
+    Setting("large negative scores", (2, 3, 3, 7, 11, 16, 16)),
+    Setting("gaussian, tails of 17 and 33", (2, 3, 3, 17, 33, 16, 16)),
+    Setting("gaussian, tails of 65 and 37", (1, 2, 2, 65, 37, 16, 16)),
+    Setting("outliers, tails of 37 and 130", (1, 2, 2, 37, 130, 16, 16)),
+    Setting("gaussian, tails, groups, causal", (1, 6, 2, 67, 67, 16, 16), causal=True),
+]  # fmt: skip
+
+
+def cases(options: Collection[str], dtype: str, seed: int) -> list[Case]:
+    """The problems of the list that the candidate can be given, the small ones first."""
+    rng = np.random.default_rng([seed, 2])
+    return [made(setting, dtype, rng) for setting in possible(SETTINGS, options)]
+
+
+def random_case(options: Collection[str], dtype: str, rng: Rng, most: int = 40) -> Case:
+    """A problem of any family, with up to so many queries and keys and any of the options."""
+    while True:
+        setting = random_setting(options, rng, most)
+        if setting.needs <= set(options):
+            return made(setting, dtype, rng)
+
+
+def random_setting(options: Collection[str], rng: Rng, most: int) -> Setting:
+    """Sizes, at most one of mask, causal and bias, and any of the others."""
+    G, group = rng.integers(1, 4), rng.choice([1, 1, 2, 3])
+    n, m = rng.integers(1, most + 1, 2)
+    d_k, d_v = rng.choice([8, 16, 24, 32], 2) if rng.random() < 0.3 else [rng.choice([8, 16, 32])] * 2
+    sizes = tuple(int(k) for k in (rng.integers(1, 4), G * group, G, n, m, d_k, d_v))
+    hides = rng.choice(["", "", "mask", "causal", "bias"])
+    kinds = (*SHAPES, "padding", "empty") if hides == "mask" else (*SHAPES, "hidden")
+    kind = str(rng.choice(kinds))
+    return Setting(
+        str(rng.choice(list(FAMILIES))), sizes,
+        mask=kind if hides == "mask" else None, causal=bool(hides == "causal"),
+        bias=kind if hides == "bias" else None,
+        scale=float(rng.choice([0.3, 0.05, -0.5, 0.0])) if rng.random() < 0.2 else None,
+        rho=float(rng.choice([0.1, 0.25, 0.5])) if rng.random() < 0.2 else 0.0,
+        also=tuple(rng.choice(["", "strided dO", "broadcast dO", "poison"], 1)),
+    )  # fmt: skip
+
+
+def made(setting: Setting, dtype: str, rng: Rng) -> Case:
+    """The case of this setting, its numbers drawn."""
+    b, H, G, n, m, d_k, d_v = setting.sizes
+    family, also = setting.name.split(",")[0], set(setting.also) - {""}
+    shapes = (b, H, n, d_k), (b, G, m, d_k), (b, G, m, d_v), (b, H, n, d_v)
+    Q, K, V, dO = (nearest(x, dtype) for x in FAMILIES[family](rng, dtype, *shapes))
+    if "broadcast dO" in also:
+        dO = np.repeat(dO[:, :, :1], n, 2)  # the same row for all queries
+    bias = drawn_bias(setting.bias, setting.sizes, rng)
+    case = Case(
+        Q, K, V, dO, drawn_mask(setting.mask, setting.sizes, rng),
+        None if bias is None else nearest(bias, dtype), setting.causal, setting.scale,
+        drawn_dropout(setting.rho, setting.sizes, dtype, rng), setting.name,
+    )  # fmt: skip
+    if "poison" in also:
+        case = poisoned(case, dtype)
+        also = also if case.K.max() >= POISON[dtype] / 2 else also - {"poison"}
+    return replace(case, traits=frozenset(traits_of(case) | also | {family}))
+
+
+def poisoned(case: Case, dtype: str) -> Case:
+    """With a huge number in keys and values that no query sees, by the mask."""
+    if case.keep is None:
+        return case
+    (b, G, m, _), (H, n) = case.K.shape, case.Q.shape[1:3]
+    keep = np.broadcast_to(case.keep, (b, H, n, m)).reshape(b, G, H // G, n, m)
+    unseen = ~keep.any((2, 3))[..., None] & ~keep.any((1, 2, 3))[:, None, :, None]
+    huge = nearest(np.array(POISON[dtype]), dtype)
+    return replace(case, K=np.where(unseen, huge, case.K), V=np.where(unseen, huge, case.V))
