@@ -71,7 +71,7 @@ def called(planted, arrays, said, bias):
             odd.add("reused")
         if any((x != y.numpy()).any() for x, y in zip(given, turned)):
             odd.add("inputs")
-        got = [torch.tensor(x).transpose(1, 2) if planted.layout == "bshd" else torch.tensor(x) for x in got]
+        got = [torch.tensor(x).transpose(1, 2) if planted.layout == "bshd" and i < 4 else torch.tensor(x) for i, x in enumerate(got)]
         return got, odd
     leaves = [x.clone().requires_grad_() for x in (*arrays[:3], bias) if x is not None]
     if bias is not None:
