@@ -9,6 +9,7 @@ from mistaken_forward import Eager
 from mistaken_pairs import BIASED, Pair
 from mistaken_program import Planted, Program, lower_right, spread
 from mistaken_tiles import Tiled
+from mistaken_unknown import UNKNOWN
 
 NAMES = "O dQ dK dV dB".split()
 
@@ -114,9 +115,12 @@ def wrong_in(planted):
 RIGHT = {"program": Planted(Program()), "tiles": Planted(Tiled()), "eager": Planted(Eager()), "pair": Planted(Pair().forward, Pair().backward, options=BIASED)}
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+ALL = {**MISTAKES, **UNKNOWN}
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_wrong_where_it_says(name):
-    assert wrong_in(MISTAKES[name]) == MISTAKES[name].wrong
+    assert wrong_in(ALL[name]) == ALL[name].wrong
 
 
 @pytest.mark.parametrize("name", RIGHT)
