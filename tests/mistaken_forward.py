@@ -107,7 +107,7 @@ class scale_sqrt_twice(Eager):
         return 1 / math.sqrt(math.sqrt(q.shape[-1])) if scale is None else scale
 
 
-@mistake(thread="sgl-project/sgl-kernel-xpu#491")
+@mistake()
 class scale_ignored(Eager):
     """The scale that is given is ignored."""
 
@@ -134,7 +134,7 @@ class mask_after_scale(Eager):
 # ---- masks
 
 
-@mistake(conventions={"mask": "keep"}, thread="rasbt/LLMs-from-scratch#1061")
+@mistake(conventions={"mask": "keep"})
 class f_mask_inverted(Eager):
     """The mask is read the other way round: True hides."""
 
@@ -158,7 +158,15 @@ class mask_leak_finite(Eager):
         return torch.softmax(torch.where(seen, a, -10.0), -1)
 
 
-@mistake("O dV", thread="pytorch/pytorch#41508", conventions={"empty": "zero"})
+@mistake()
+class mask_by_zero(Eager):
+    """What is hidden gets the score 0."""
+
+    def weights(self, a, seen):
+        return torch.softmax(torch.where(seen, a, 0.0), -1)
+
+
+@mistake("O dV", conventions={"empty": "zero"})
 class empty_row_nan(Eager):
     """A row that may attend to nothing is NaN."""
 
@@ -174,7 +182,7 @@ class mask_ignored(Eager):
         return torch.ones_like(attn_mask)
 
 
-@mistake(thread="pytorch/pytorch#108108", conventions={"causal": "lower_right"})
+@mistake(conventions={"causal": "lower_right"})
 class f_align(Eager):
     """Causal to the upper left, where lower right is meant."""
 
@@ -198,7 +206,7 @@ class causal_off_by_one(Eager):
         return torch.ones(n, m, dtype=torch.bool).tril(m - n - 1)
 
 
-@mistake(thread="huggingface/transformers#39408")
+@mistake()
 class window_off_by_one(Eager):
     """The band of a causal mask reaches one key too far: a query sees the key after it."""
 
@@ -248,7 +256,7 @@ class f_axis(Eager):
         return super().weights(a.mT, torch.broadcast_to(seen, a.shape).mT).mT
 
 
-@mistake("O dQ dK dV dB", thread="fla-org/flash-linear-attention#632")
+@mistake("O dQ dK dV dB")
 class strides_of_K_for_V(Eager):
     """The rows of V are read as if they were as long as those of K."""
 
@@ -266,7 +274,7 @@ class half_precision_inside(Eager):
         return super().weights(a.half(), seen).to(a.dtype)
 
 
-@mistake("dQ dK dB", name="D_missing", variant="detached", thread="fla-org/flash-linear-attention#875")
+@mistake("dQ dK dB", name="D_missing", variant="detached")
 class detached_normaliser(Eager):
     """The sum that normalises the weights is taken for a constant."""
 

@@ -31,7 +31,7 @@ class dO_ignored(Program):
         return torch.ones_like(do)
 
 
-@mistake("dQ dK dV dB", thread="Dao-AILab/flash-attention#355")
+@mistake("dQ dK dV dB")
 class dO_strides(Program):
     """The gradient that arrives is read as if it lay contiguous in memory."""
 
@@ -49,7 +49,7 @@ class head_mixup(Program):
         return super().dQ(c).roll(1, 1)
 
 
-@mistake("dQ dK dV", thread="NVIDIA/TransformerEngine#3216")
+@mistake("dQ dK dV")
 class batch_first_only(Program):
     """All batch elements receive the gradients of the first."""
 

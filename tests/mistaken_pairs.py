@@ -118,7 +118,7 @@ class PairNoScale(Pair):
 # ---- what is handed back
 
 
-@mistake("shape", options=BIASED, thread="facebookresearch/xformers#636")
+@mistake("shape", options=BIASED)
 class bias_not_reduced(Pair):
     """The gradient of a bias that all batch elements share is handed back for each."""
 
@@ -126,7 +126,7 @@ class bias_not_reduced(Pair):
         return dA
 
 
-@mistake("number", thread="zhuzilin/ring-flash-attention#42")
+@mistake("number")
 class wrong_number(Pair):
     """Two gradients in place of three."""
 

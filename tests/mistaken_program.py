@@ -30,7 +30,6 @@ class Planted:
     description: str = ""
     wrong: frozenset = frozenset()  # of O dQ dK dV dB
     layout: str | None = None
-    thread: str | None = None  # where it happened
     also: frozenset = frozenset()  # other names under which it is the same mistake
 
 

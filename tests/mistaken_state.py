@@ -34,7 +34,7 @@ class nondeterministic(Program):
         return dQ
 
 
-@mistake("dQ dK dV dB", thread="huggingface/diffusers#14265")
+@mistake("dQ dK dV dB")
 class stale_kv(Program):
     """The way back reads the keys and values of the first call with these shapes."""
 
@@ -47,7 +47,7 @@ class stale_kv(Program):
         return super().backward(c, do)
 
 
-@mistake("dQ dK dV dB", thread="paiml/aprender#2203")
+@mistake("dQ dK dV dB")
 class detached(Program):
     """The output is cut off from its arguments."""
 
@@ -63,7 +63,7 @@ class DetachedKeys(Program):
         return super().__call__(q, k.detach(), v, **options)
 
 
-@mistake("dB", name="bias_missing", variant="none", thread="jax-ml/jax#27184")
+@mistake("dB", name="bias_missing", variant="none")
 class BiasNone(Program):
     """The bias is taken for a constant: no gradient at all."""
 

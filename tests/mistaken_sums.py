@@ -2,7 +2,7 @@
 
 import torch
 
-from mistaken_program import RATE, Program, gathered, planted, read_transposed, summed_to, upper_left
+from mistaken_program import RATE, Program, gathered, lower_right, planted, read_transposed, summed_to, upper_left
 
 SUMS = {}
 
@@ -42,7 +42,7 @@ class dB_mean(Program):
         return summed_to(c.dA.mean(0, keepdim=True), c.bias.shape)
 
 
-@mistake("dB", thread="jax-ml/jax#36702")
+@mistake("dB")
 class dB_scaled(Program):
     """The scale of the scores is multiplied into the gradient of the bias."""
 
@@ -50,7 +50,7 @@ class dB_scaled(Program):
         return None if c.bias is None else c.gamma * super().dB(c)
 
 
-@mistake("dB", thread="facebookresearch/xformers#783")
+@mistake("dB")
 class bias_missing(Program):
     """The bias has no gradient: zero."""
 
@@ -61,7 +61,7 @@ class bias_missing(Program):
 # ---- groups
 
 
-@mistake("dK dV", thread="stanford-crfm/levanter#449")
+@mistake("dK dV")
 class gqa_last(Program):
     """The last head of each group overwrites what the others gave."""
 
@@ -91,7 +91,7 @@ class gqa_mean(Program):
     dV_shared = dK_shared
 
 
-@mistake("dQ dK dV dB", thread="XunhaoLai/native-sparse-attention-triton#27")
+@mistake("dQ dK dV dB")
 class gqa_map_bwd(Program):
     """Back, head h reads the keys and values h mod G; forward it was h // (H/G)."""
 
@@ -119,12 +119,20 @@ class align_bwd(Program):
         return a if c.causal is None else torch.where(upper_left(c.n, c.m), a, -torch.inf)
 
 
-@mistake("dQ dK dV dB", thread="meta-pytorch/MSLK#263")
+@mistake("dQ dK dV dB")
 class no_mask_bwd(Program):
     """The masks are forgotten on the way back."""
 
     def hidden_back(self, c, a):
         return a
+
+
+@mistake("dQ dK dV dB")
+class causal_always_bwd(Program):
+    """The way back hides what is to the right, asked or not."""
+
+    def hidden_back(self, c, a):
+        return torch.where(lower_right(c.n, c.m), self.hidden(c, a), -torch.inf)
 
 
 @mistake("dQ dK dV dB")
@@ -138,7 +146,7 @@ class no_bias_bwd(Program):
 # ---- dropout
 
 
-@mistake("dQ dK dV dB", options=RATE, thread="Dao-AILab/flash-attention#612")
+@mistake("dQ dK dV dB", options=RATE)
 class drop_not_replayed(Program):
     """The way back draws a dropout mask of its own."""
 

@@ -16,7 +16,7 @@ def mistake(wrong, **more):
 # ---- the scale
 
 
-@mistake("dQ", thread="pytorch/pytorch#105202")
+@mistake("dQ")
 class dQ_noscale(Program):
     """dQ without the scale."""
 
@@ -116,7 +116,7 @@ class D_mean(Program):
         return super().D(c) / c.m
 
 
-@mistake("dQ dK dB", thread="Dao-AILab/flash-attention#2439")
+@mistake("dQ dK dB")
 class D_nodrop(Program):
     """The row term from the weights before dropout."""
 
@@ -140,7 +140,7 @@ class D_detached_half(Program):
         return super().D(c) / 2
 
 
-@mistake("dQ dK dB", thread="paiml/trueno#86")
+@mistake("dQ dK dB")
 class no_jacobian(Program):
     """Softmax is taken for the identity: dA = dP."""
 

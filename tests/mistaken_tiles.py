@@ -164,7 +164,7 @@ class fp16_acc(Tiled):
         c.dK[..., keys, :] = (c.dK[..., keys, :].half() + more.half()).to(more.dtype)
 
 
-@mistake("dQ", thread="fla-org/flash-linear-attention#577")
+@mistake("dQ")
 class tail_rows_zero(Tiled):
     """A last tile of fewer than 16 queries is not written to dQ."""
 
@@ -173,7 +173,7 @@ class tail_rows_zero(Tiled):
             super().add_dQ(c, rows, keys, more)
 
 
-@mistake("dQ dK dV dB", thread="pytorch/pytorch#133671")
+@mistake("dQ dK dV dB")
 class tail_keys_dropped(Tiled):
     """Back, the loop over keys runs over full tiles only."""
 
@@ -182,7 +182,7 @@ class tail_keys_dropped(Tiled):
             super().back(c, rows, keys)
 
 
-@mistake("dQ", thread="pytorch/pytorch#196678")
+@mistake("dQ")
 class lse_overflow(Tiled):
     """The last tile is filled up with keys of zero whose scores are 0, not -inf: exp(0 - L) overflows."""
 
