@@ -11,6 +11,7 @@ from attnmath.page._casts_blocks import LOSS, NETWORK, NORM, SILU
 from attnmath.page._casts_blog import BLOG
 from attnmath.page._casts_columns import COLUMNS, JACOBIANS, MEANT, SELF_COLUMNS, SELF_JACOBIAN
 from attnmath.page._casts_comparisons import COMPARED
+from attnmath.page._casts_conventions import CONVENTIONS
 from attnmath.page._casts_depth import DECODER, GAUGE, MERGED, STEP
 from attnmath.page._casts_heads import ABLATION, REMOVAL
 from attnmath.page._casts_layer import CONCATENATION, GROUPED, LAYER, LINEAR, LINEAR_BATCH, SELF, empty_row
@@ -186,6 +187,7 @@ CHAPTERS = {
     "reading_heads": (REMOVAL, ABLATION),
     "rounding": (ROUNDING,),
     "proved": (PROVED,),
+    "conventions": CONVENTIONS,
     "source_merge": SCRATCHED,
     "comparisons": COMPARED,
     "source_sdpa": SOURCE_SDPA,
