@@ -44,7 +44,7 @@ SCALES = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
     """One problem, in NumPy's float64; the numbers are those of the candidate's format.
 

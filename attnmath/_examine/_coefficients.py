@@ -10,6 +10,8 @@ from attnmath._examine._place import place
 from attnmath._examine._report import Finding
 from attnmath._examine._terms import Fit, fits
 
+Reading = tuple[str, str, str, str]  # name, sentence, formula, cure
+
 
 def from_terms(
     case: Case, means: Conventions, got: Answer, off: Answer, wrong: dict[str, np.ndarray]
@@ -26,10 +28,15 @@ def from_terms(
             where = f"{old.where}; {where}" if old else where
             findings[name] = Finding("mistake", name, old.title if old else title, where, formula, cure,
                                      "least squares on the separate terms leaves rounding alone")  # fmt: skip
+    both = [found[x].dP[0] for x in ("dQ", "dK") if x in found and found[x].all(found[x].dP[0])]
+    if findings.keys() == {"dQ_scaled", "dK_scaled"} and len(both) == 2 and found["dQ"].near(both[0] * both[1], 1):
+        title = f"dQ is {both[0]:.6g} times too large, and dK as much too small"
+        where = "; ".join(x.where or "" for x in findings.values())
+        return [Finding("mistake", "dQ_dK_swapscale", title, where, BACK, "scale both by gamma, once")]
     return list(findings.values())
 
 
-def _read(letter: str, fit: Fit, case: Case, means: Conventions) -> Iterable[tuple[str, str, str, str]]:
+def _read(letter: str, fit: Fit, case: Case, means: Conventions) -> Iterable[Reading]:
     """Name, sentence, formula and cure for each deviation of the coefficients from 1."""
     g = len(fit.dP)
     if g > 1 and not fit.near(fit.dP, fit.dP.mean()):
@@ -52,12 +59,14 @@ def _read(letter: str, fit: Fit, case: Case, means: Conventions) -> Iterable[tup
             yield from _row_term(ratio, fit, case)
 
 
-def _row_term(ratio: np.ndarray, fit: Fit, case: Case) -> Iterable[tuple[str, str, str, str]]:
+def _row_term(ratio: np.ndarray, fit: Fit, case: Case) -> Iterable[Reading]:
     c = float(ratio.mean())
-    known = {0.0: ("D_missing", "the row term D is missing: dA = P o dP"),
-             -1.0: ("D_sign", "the row term D has the wrong sign: dA = P o (dP + D)"),
-             0.5: ("D_half", "the row term D is halved"),
-             1 / case.K.shape[2]: ("D_mean", "the row term D is a mean over the keys instead of a sum")}  # fmt: skip
+    known = {
+        0.0: ("D_missing", "the row term D is missing: dA = P o dP"),
+        -1.0: ("D_sign", "the row term D has the wrong sign: dA = P o (dP + D)"),
+        0.5: ("D_detached_half", "the row term D is halved"),
+        1 / case.K.shape[2]: ("D_mean", "the row term D is a mean over the keys instead of a sum"),
+    }
     for value, (name, title) in known.items():
         if fit.near(ratio, value):
             yield name, title, BACK, "subtract D, the row sum of dO o O, from dP"
@@ -65,7 +74,7 @@ def _row_term(ratio: np.ndarray, fit: Fit, case: Case) -> Iterable[tuple[str, st
     yield "D_scaled", f"the row term D is {c:.6g} times what it should be", BACK, "subtract D, once"
 
 
-def _scaled(letter: str, c: float, fit: Fit, case: Case, means: Conventions) -> Iterable[tuple[str, str, str, str]]:
+def _scaled(letter: str, c: float, fit: Fit, case: Case, means: Conventions) -> Iterable[Reading]:
     """A whole output is a multiple of what it should be."""
     gamma, s = case.gamma(means), case.sizes
     g = s["H"] // s["G"]
@@ -73,13 +82,17 @@ def _scaled(letter: str, c: float, fit: Fit, case: Case, means: Conventions) -> 
         yield f"{letter}_zero", f"{letter} is zero", BACK, f"compute {letter}, and return it"
         return
     known = {
-        "gamma": gamma, "1/gamma": 1 / gamma if gamma else 0.0, "-1": -1.0, "ln 2": np.log(2), "log2(e)": 1 / np.log(2),
+        "gamma": gamma, "1/gamma": 1 / gamma if gamma else 0.0, "-1": -1.0,
+        "ln 2": np.log(2), "log2(e)": 1 / np.log(2),
         "1/b": 1 / s["b"], "1/(H/G)": 1 / g, "1/n": 1 / s["n"], "1/m": 1 / s["m"], "m": s["m"], "n": s["n"],
         "b": s["b"], "H/G": g, "2": 2.0, "1/2": 0.5,
     }  # fmt: skip
     word = next((f" = {w}" for w, x in known.items() if x != 1 and fit.near(c, x)), "")
-    name = {("dQ", " = 1/gamma"): "dQ_noscale", ("dK", " = 1/gamma"): "dK_noscale", ("dQ", " = gamma"): "dQ_scale2",
-            ("dK", " = gamma"): "dK_scale2", ("dK", " = 1/(H/G)"): "gqa_mean", ("dV", " = 1/(H/G)"): "gqa_mean",
-            ("dB", " = 1/b"): "dB_mean", ("dB", " = gamma"): "dB_scaled"}.get((letter, word))  # fmt: skip
+    name = {
+        ("dQ", " = 1/gamma"): "dQ_noscale", ("dK", " = 1/gamma"): "dK_noscale",
+        ("dQ", " = gamma"): "dQ_scale2", ("dK", " = gamma"): "dK_scale2",
+        ("dK", " = 1/(H/G)"): "gqa_mean", ("dV", " = 1/(H/G)"): "gqa_mean",
+        ("dB", " = 1/b"): "dB_mean", ("dB", " = gamma"): "dB_scaled",
+    }.get((letter, word))  # fmt: skip
     yield (name or f"{letter}_scaled", f"{letter} is {c:.6g}{word} times what it should be",
            GROUPS if name == "gqa_mean" else BACK, f"divide {letter} by {c:.6g}{word}")  # fmt: skip

@@ -1,6 +1,7 @@
 """Which mistake is it? Wrong closed forms first, then the separate terms, then the place."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
@@ -20,7 +21,8 @@ UPSTREAM = frozenset("Q K V dO R gamma owner seen bias B keys values QK A P O ow
 CASES = 6  # failing problems that a name has to explain, the smallest of each kind
 
 
-class Failure(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Failure:
     """A problem that went wrong: what came, what is right, how far off it may be."""
 
     case: Case
@@ -57,7 +59,10 @@ def diagnose(failures: Sequence[Failure], means: Conventions, dtype: str) -> lis
 
 
 def representatives(failures: Sequence[Failure]) -> list[Failure]:
-    """The smallest failure of each kind: of each set of outputs that are wrong, and of each trait."""
+    """The smallest failure of each kind, and one that has several tiles.
+
+    Kinds are the sets of outputs that are wrong, and the traits.
+    """
     chosen, kinds, traits = [], set(), set()
     for f in failures:
         kind = frozenset(f.wrong)
@@ -65,7 +70,8 @@ def representatives(failures: Sequence[Failure]) -> list[Failure]:
             chosen.append(f)
         kinds.add(kind)
         traits |= f.case.traits
-    return chosen[:CASES]
+    long = [f for f in failures if min(f.case.Q.shape[2], f.case.K.shape[2]) > 32][:1]
+    return [*(f for f in chosen[: CASES - len(long)] if f not in long), *long]
 
 
 def explain(
@@ -79,7 +85,7 @@ def explain(
         explained = [f for f in failures if f is first or named(name, f, means, dtype)]
         ranked.append((len(explained), name, explained))
     if ranked:
-        _, name, explained = max(ranked, key=lambda x: x[0])
+        _, name, explained = max(ranked, key=lambda x: x[0])  # of equals the first, as MISTAKES has them
         form = next(form for form in known if form.mistake.name == name)
         others = [other for k, other, _ in ranked if k == len(explained) and other != name]
         return [_finding(form, explained, others)], explained

@@ -7,7 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from attnmath._examine._case import Case, Conventions
-from attnmath._examine._steps import Change, Steps, T, grouped, rowsum, softmax, summed_to
+from attnmath._examine._steps import Change, Steps, T, grouped, rowsum, softmax
+
+Forms = Callable[[Case, Conventions], Iterator[tuple[str, Change]]]
 
 
 class Mistake(NamedTuple):
@@ -18,12 +20,12 @@ class Mistake(NamedTuple):
 
     name: str
     title: str
-    forms: Callable[[Case, Conventions], Iterator[tuple[str, Change]]]
+    forms: Forms
     formula: str
     cure: str
 
 
-def _one(change: Change) -> Callable[[Case, Conventions], Iterator[tuple[str, Change]]]:
+def _one(change: Change) -> Forms:
     return lambda case, means: iter([("", change)])
 
 
@@ -65,7 +67,7 @@ def _mask_forgotten(case: Case, means: Conventions) -> Iterator[tuple[str, Chang
         yield "", {"B_back": lambda s, x: np.zeros_like(x)}
 
 
-def _ignored(letter: str, **change: object) -> Callable[[Case, Conventions], Iterator[tuple[str, Change]]]:
+def _ignored(letter: str, **change: object) -> Forms:
     def forms(case: Case, means: Conventions) -> Iterator[tuple[str, Change]]:
         other = replace(case, **change)
         if any(getattr(case, k) is not None and getattr(case, k) is not False for k in change):
@@ -79,7 +81,7 @@ def _turned(case: Case, means: Conventions) -> Conventions:
     return means.told(causal=other)
 
 
-def _aligned(*letters: str) -> Callable[[Case, Conventions], Iterator[tuple[str, Change]]]:
+def _aligned(*letters: str) -> Forms:
     def forms(case: Case, means: Conventions) -> Iterator[tuple[str, Change]]:
         if case.causal:
             other = _turned(case, means)
@@ -128,7 +130,7 @@ def _map(case: Case, means: Conventions) -> np.ndarray:
     return case.owner(means.told(groups="blocks" if means.groups == "interleaved" else "interleaved"))
 
 
-def _mapped(letter: str) -> Callable[[Case, Conventions], Iterator[tuple[str, Change]]]:
+def _mapped(letter: str) -> Forms:
     return lambda case, means: iter([("", {letter: lambda s, x: _map(case, means)})])
 
 
@@ -148,9 +150,9 @@ def _group(pick: Callable[[np.ndarray], float]) -> Change:
 
 
 def _starts(length: int) -> Iterator[int]:
-    """Where a last tile may begin, the usual tiles first."""
+    """Where a last tile may begin, the usual tiles first; at 0 where there is one tile alone."""
     usual = [(length - 1) // t * t for t in (128, 64, 32, 16, 8, 4, 2)]
-    yield from dict.fromkeys([*filter(None, usual), *_all_of_few(length)])
+    yield from dict.fromkeys([*usual, *_all_of_few(length)])
 
 
 def _all_of_few(length: int) -> range:
@@ -158,7 +160,7 @@ def _all_of_few(length: int) -> range:
     return range(length - 1, 0, -1) if length <= 20 else range(0)
 
 
-def _key_tile(*letters: str, before: bool = False) -> Callable[[Case, Conventions], Iterator[tuple[str, Change]]]:
+def _key_tile(*letters: str, before: bool = False) -> Forms:
     def forms(case: Case, means: Conventions) -> Iterator[tuple[str, Change]]:
         m = case.K.shape[2]
         for start in _starts(m):
@@ -174,7 +176,7 @@ def _key_tile(*letters: str, before: bool = False) -> Callable[[Case, Convention
     return forms
 
 
-def _query_tile(*letters: str, before: bool = False) -> Callable[[Case, Conventions], Iterator[tuple[str, Change]]]:
+def _query_tile(*letters: str, before: bool = False) -> Forms:
     def forms(case: Case, means: Conventions) -> Iterator[tuple[str, Change]]:
         n = case.Q.shape[2]
         for start in _starts(n):
@@ -255,11 +257,19 @@ def _dS_flipped(case: Case, means: Conventions) -> Iterator[tuple[str, Change]]:
     dQ: Change = {"dQ": lambda s, x: s.gamma_back * _transposed(s.dA) @ s.keys_back}
     dK: Change = {"dkeys": lambda s, x: s.gamma_back * _untransposed(s.dA) @ s.Q}
     yield "in dQ and dK", dQ | dK
-    yield "in dK", dK
     yield "in dQ", dQ
-    dA: Change = {"dA": lambda s, x: T(_untransposed(x))}
-    yield "in dQ and dK", dA
-    yield "in dQ and dK", dA | {"dB": lambda s, x: None if x is None else summed_to(T(_untransposed(s.dA)), x)}
+    for read in READINGS:
+        yield "in dQ and dK", {"dQ": lambda s, x, r=read: s.gamma_back * r(s.dA) @ s.keys_back,
+                               "dkeys": lambda s, x, r=read: s.gamma_back * T(r(s.dA)) @ s.Q}  # fmt: skip
+        yield "in dQ, dK and dB", {"dA": lambda s, x, r=read: r(x)}
+
+
+def _dP_flipped(case: Case, means: Conventions) -> Iterator[tuple[str, Change]]:
+    for read in READINGS:
+        yield "", {"dP": lambda s, x, r=read: r(x)}
+
+
+READINGS = (_transposed, lambda x: T(_untransposed(x)))  # of a buffer with its strides exchanged
 
 
 def _rolled(case: Case, means: Conventions) -> Iterator[tuple[str, Change]]:
@@ -279,7 +289,7 @@ def _wrong_values(case: Case, means: Conventions) -> Iterator[tuple[str, Change]
                 "dP": lambda s, x, r=by: (s.dO @ T(np.roll(s.values_back, r, 1))) * s.R_back}  # fmt: skip
 
 
-def _heads_mixed(letter: str) -> Callable[[Case, Conventions], Iterator[tuple[str, Change]]]:
+def _heads_mixed(letter: str) -> Forms:
     def forms(case: Case, means: Conventions) -> Iterator[tuple[str, Change]]:
         H = (case.Q if letter in ("dQ", "O") else case.K).shape[1]
         for by in range(1, H):
@@ -302,7 +312,7 @@ def _batch_first(case: Case, means: Conventions) -> Iterator[tuple[str, Change]]
             yield word, {k: lambda s, x: np.repeat(x[:1], len(x), 0) for k in letters}
 
 
-def _dB(change: Callable[[Steps, np.ndarray], np.ndarray]) -> Callable[[Case, Conventions], Iterator]:
+def _dB(change: Callable[[Steps, np.ndarray], np.ndarray]) -> Forms:
     def forms(case: Case, means: Conventions) -> Iterator[tuple[str, Change]]:
         if case.bias is not None:
             yield "", {"dB": change}
@@ -329,7 +339,7 @@ def _short_weights(case: Case, means: Conventions) -> Iterator[tuple[str, Change
         yield word, {"O": lambda s, O, r=r: (r(s, s.P) * s.R) @ s.values}
 
 
-def _dropout(change: Change) -> Callable[[Case, Conventions], Iterator[tuple[str, Change]]]:
+def _dropout(change: Change) -> Forms:
     return lambda case, means: iter([] if case.R is None else [("", change)])
 
 
@@ -337,6 +347,10 @@ BACK, ATTENTION = "eq:attention_vjp", "eq:attention_map"
 MASKS, GROUPS, DROPOUT = "eq:causal_mask", "eq:multihead_vjp", "eq:dropout_attention_vjp"
 
 MISTAKES: list[Mistake] = [
+    *(Mistake("zeros", f"{' and '.join(x.replace('dkeys', 'dK').replace('dvalues', 'dV') for x in zero)} "
+              f"{'is' if len(zero) == 1 else 'are'} zero", _one({x: lambda s, y: 0 * y for x in zero}), BACK,
+              "return what was computed")
+      for zero in (("dQ",), ("dkeys",), ("dvalues",), ("dkeys", "dvalues"), ("dQ", "dkeys", "dvalues"))),
     # scale
     Mistake("dQ_noscale", "dQ misses the scale gamma", _one(_times("dQ", by=lambda s: 1 / s.gamma)), BACK,
             "multiply dQ by gamma, once"),
@@ -361,10 +375,12 @@ MISTAKES: list[Mistake] = [
             "subtract D"),
     Mistake("D_mean", "the row term D is a mean over the keys instead of a sum",
             _one({"D": lambda s, D: D / s.K.shape[2]}), BACK, "sum over the keys"),
-    Mistake("D_half", "the row term D is halved", _one({"D": lambda s, D: D / 2}), BACK, "subtract the whole D"),
+    Mistake("D_detached_half", "the row term D is halved", _one({"D": lambda s, D: D / 2}), BACK,
+            "subtract the whole D"),
     Mistake("D_rowmix", "the row term D is that of another row", _rolled, BACK, "D of row i belongs to row i"),
     Mistake("D_wrong_axis", "the row term D is summed over the queries instead of the keys",
-            _one({"D": lambda s, D: (s.P_back * s.dP).sum(-2, keepdims=True)}), BACK, "sum each row, over the keys"),
+            _one({"D": lambda s, D: (s.P_back * s.dP).sum(-2, keepdims=True)}), BACK,
+            "sum each row, over the keys"),
     Mistake("D_nodrop", "the row term D is taken without the dropout mask",
             _dropout({"D": lambda s, D: rowsum(s.P_back * (s.dO @ T(s.values_back)))}), DROPOUT,
             "D is the row sum of dO o O, with the O that dropout gave"),
@@ -378,6 +394,9 @@ MISTAKES: list[Mistake] = [
             "dA = P o (dP - D)"),
     Mistake("dS_T", "the gradient of the scores is used transposed", _dS_flipped, BACK,
             "dQ = gamma dA K, dK = gamma dA^T Q"),
+    Mistake("dK_untransposed", "the gradient of the scores is not transposed in dK",
+            _one({"dkeys": lambda s, x: s.gamma_back * _untransposed(s.dA) @ s.Q}), BACK, "dK = gamma dA^T Q"),
+    Mistake("dP_transposed", "dP is used transposed", _dP_flipped, BACK, "dP = dO V^T"),
     Mistake("dV_PnotPT", "dV = P dO: the weights are not transposed",
             _one({"dvalues": lambda s, x: _untransposed(s.PR_back) @ s.dO}), BACK, "dV = P^T dO"),
     Mistake("softmax_detached", "no gradient passes through the softmax: dQ = dK = 0",
@@ -402,6 +421,9 @@ MISTAKES: list[Mistake] = [
                                      [("", {"B_back": lambda s, x: np.where(s.seen, 0.0, -np.inf)})]),
             BACK, "the weights of the way back are those of the way forward"),
     Mistake("bias_ignored", "the bias is not used at all", _ignored("B", bias=None), ATTENTION, "add the bias"),
+    Mistake("mask_after_scale", "the bias is added before the scale, and scaled with the scores",
+            _one({"bias": lambda s, x: x * s.gamma, "dB": lambda s, x: None if x is None else x * s.gamma}),
+            ATTENTION, "scale the scores first, then add the bias"),
     # groups
     Mistake("gqa_last", "dK and dV keep the last query head of a group alone",
             _one(_group(lambda x: (np.arange(len(x)) == len(x) - 1) * 1.0)), GROUPS, "add over the group"),
@@ -416,6 +438,10 @@ MISTAKES: list[Mistake] = [
     # masks
     Mistake("no_mask_bwd", "the mask is forgotten in the way back", _mask_forgotten, MASKS,
             "the weights of the way back are those of the way forward"),
+    Mistake("causal_always_bwd", "the way back masks causally where nothing is masked",
+            lambda case, means: iter([] if case.causal else [("", {
+                "B_back": lambda s, x: replace(case, causal=True).B(s.means)})]), MASKS,
+            "the mask of the way back is that of the way forward"),
     Mistake("align_bwd", "the causal mask of the way back has another alignment", _aligned("B_back"), MASKS,
             "use one alignment in both directions"),
     Mistake("f_align", "the causal mask has the other alignment", _aligned("B"), MASKS,
@@ -482,6 +508,9 @@ MISTAKES: list[Mistake] = [
     Mistake("first_key", "dV misses the first keys", _key_tile("dvalues", before=True), BACK, "begin at key 0"),
     Mistake("first_key", "dK and dV miss the first keys", _key_tile("dkeys", "dvalues", before=True), BACK,
             "begin at key 0"),
+    Mistake("last_row_zero", "the last row of dQ is zero",
+            _one({"dQ": lambda s, x: x * (np.arange(x.shape[2]) < x.shape[2] - 1)[:, None]}), BACK,
+            "the last row is a row too"),
     Mistake("tail_rows_zero", "the last rows of dQ are zero", _query_tile("dQ"), BACK,
             "the last tile may be a part"),
     Mistake("tail_rows_zero", "the last rows of O are zero", _query_tile("O"), ATTENTION,

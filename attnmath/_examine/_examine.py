@@ -1,0 +1,226 @@
+"""The examination: cheapest first, and no further than is needed for a clear answer."""
+
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from attnmath._examine._ablation import by_trait
+from attnmath._examine._calls import Broken, Fault
+from attnmath._examine._candidate import Candidate
+from attnmath._examine._case import SCALES, Case, Conventions
+from attnmath._examine._contract import probes
+from attnmath._examine._conventions import detect
+from attnmath._examine._diagnosis import Failure, diagnose
+from attnmath._examine._families import cases, exact_cases
+from attnmath._examine._hazards import hazards
+from attnmath._examine._report import Finding, Problem, Report
+from attnmath._examine._smallest import smallest as smallest_case
+from attnmath._examine._special import special
+from attnmath._examine._yardstick import CONSTANT, bounds, judge, right
+
+TOLD = {
+    "layout": ("bhsd", "bshd", "sbhd", "bsd", "hsd", "shd", "sd"),
+    "mask": ("keep", "drop", "add"),
+    "causal": ("upper_left", "lower_right"),
+    "groups": ("blocks", "interleaved", "none"),
+    "scale": tuple(SCALES),
+    "empty": ("zero", "uniform", "uniform with gradient", "nan"),
+    "inside": ("float32", "float64"),
+}
+# What a kernel does that adds in whatever order its threads finish; the numbers may still be right.
+HARMLESS = ("nondeterministic",)
+
+
+def examine(
+    fn: Callable[..., Any],
+    backward: Callable[..., Any] | None = None,
+    *,
+    options: Mapping[str, Any] | Iterable[str] | None = None,
+    conventions: Mapping[str, str] | None = None,
+    dtype: Any = None,
+    framework: str | None = None,
+    layout: str | None = None,
+    device: Any = None,
+    seed: int | None = None,
+    time_limit: float = 30.0,
+    smallest: bool = True,
+    progress: bool | None = None,
+) -> Report:
+    """Whether an attention and its gradients are right, and if not, which term is wrong.
+
+    fn(q, k, v, **options) -> o, for q (b, H, n, d_k), k (b, G, m, d_k), v (b, G, m, d_v), o (b, H, n, d_v),
+    or another layout; backward(do, q, k, v, **options) -> dq, dk, dv -> report
+
+    Without backward, fn is differentiated by PyTorch's autograd or by jax.vjp. options says
+    what fn can take, by its own keywords: a mapping from "mask", "bias", "causal", "scale",
+    "groups", "dropout", "dropout_mask" and "seed" to their names. conventions is what is
+    demanded of it: "layout", "mask", "causal", "groups", "scale", "empty"; what is not
+    demanded is found out, and stated in the report. dtype is float64, float32, bfloat16 or
+    float16; without it float32, and float64 for NumPy. A call that takes longer than
+    time_limit seconds counts as one that hangs. With smallest=False the smallest failing
+    case is not looked for. progress=None tells on a terminal how far it is. Raises TypeError
+    for an fn that cannot be called, ValueError for an option or a convention that is not known.
+    Derived in chapters/examine.md.
+    """
+    began = time.perf_counter()
+    told = _told(conventions, layout)
+    candidate = Candidate(fn, backward, options=options, framework=framework, dtype=dtype,
+                          layout=told.layout, device=device, time_limit=time_limit)  # fmt: skip
+    seed = secrets.randbits(31) if seed is None else seed
+    report = Examination(candidate, told, seed, _voice(progress, began)).report(smallest)
+    return replace(report, seconds=time.perf_counter() - began, seed=seed)
+
+
+class Examination:
+    """One candidate, what was found out about it, and the problems that it was given."""
+
+    def __init__(self, candidate: Candidate, told: Conventions, seed: int, say: Callable[[str], None]) -> None:
+        self.candidate, self.told, self.seed, self.say = candidate, told, seed, say
+        self.means, self.problems, self.failures = told, [], []
+        self.faults: dict[Fault, None] = {}
+        self.notes: list[Finding] = []
+
+    def report(self, smallest: bool) -> Report:
+        """Stage after stage, until the answer is clear."""
+        try:
+            self.candidate.library  # noqa: B018, which library it is for may take a call to find out
+        except (Broken, ImportError) as error:
+            sentence = error.fault.sentence if isinstance(error, Broken) else str(error)
+            return self._report("not judged", [Finding("contract", "framework", sentence)])
+        self.say("its contract and its conventions")
+        self.means, self.notes = detect(self.candidate, self.told)
+        for fault in probes(self.candidate, self.means):
+            self.faults[fault] = None
+        self.say("problems without rounding")
+        self.give(exact_cases(self.takes, self.dtype, self.seed), exact=True)
+        self.give(cases(self.takes, self.dtype, self.seed))
+        if not any(p.passed or p.ratios for p in self.problems):
+            return self._report("not judged", self._contract() + self._refusals())
+        found = self._diagnosed() if self.failures else []
+        wrong = bool(found or self._contract())
+        lines = self._smallest() if smallest and self.failures else None
+        self.say("hazards")
+        beside = hazards(self.candidate, self.means) if not self.candidate.hangs else []
+        beside += [Finding("hazard", f.name, f.sentence) for f in self.faults if f.name in HARMLESS]
+        found = self._contract() + found + self._refusals()
+        return self._report("wrong" if wrong else "right", found, beside, lines)
+
+    @property
+    def dtype(self) -> str:
+        """The format of the candidate's numbers."""
+        return self.candidate.dtype
+
+    @property
+    def takes(self) -> set[str]:
+        """What its problems may have."""
+        return {"dropout" if x == "dropout_mask" else x for x in self.candidate.options} - {"seed"}
+
+    def give(self, some: Sequence[Case], exact: bool = False) -> None:
+        """Let the candidate solve problems, and judge what comes."""
+        for i, case in enumerate(some):
+            if self.candidate.hangs:
+                return
+            self.say(f"problem {i + 1} of {len(some)}: {case.name}")
+            self.problems.append(self.judged(case, exact))
+
+    def judged(self, case: Case, exact: bool = False) -> Problem:
+        """One problem: what came, beside what is right and how far off it may be."""
+        outcome = self.candidate.run(case, self.means)
+        for fault in outcome.faults:
+            self.faults[fault] = None
+        if outcome.answer is None:
+            return Problem(case.name, case.traits, {}, False, outcome.error.sentence)
+        case, got = outcome.case, outcome.answer
+        want = right(case, self.means)
+        off = bounds(case, self.means, self.dtype) if not exact else want._make(
+            None if x is None else 0 * x for x in want)  # fmt: skip
+        verdicts = judge(got, want, off, self.dtype if not exact else None)
+        wrong = {letter: v.wrong for letter, v in verdicts.items() if not v.passed}
+        if wrong:
+            self.failures.append(Failure(case, got, want, bounds(case, self.means, self.dtype), wrong))
+        return Problem(case.name, case.traits, {k: v.ratio for k, v in verdicts.items()}, not wrong)
+
+    def _diagnosed(self) -> list[Finding]:
+        """Names; a short format is diagnosed in float32, if it is wrong there too."""
+        self.say("which mistake it is")
+        examination = self
+        if self.dtype in ("bfloat16", "float16"):
+            wide = Candidate(self.candidate.fn, self.candidate.backward, options=self.candidate.options,
+                             framework=self.candidate.framework, dtype="float32",
+                             layout=self.candidate.layout, device=self.candidate.device,
+                             time_limit=self.candidate.time_limit)  # fmt: skip
+            other = Examination(wide, self.told, self.seed, self.say)
+            other.means = self.means
+            other.give(cases(self.takes, "float32", self.seed))
+            if other.failures:
+                examination = other
+        e = examination
+        found = special(e.failures, e.means, e.dtype)
+        if not found:
+            found = diagnose(e.failures, e.means, e.dtype)
+        if any(x.kind == "unnamed" for x in found):
+            found = by_trait(e, found)
+        return found
+
+    def solves(self, case: Case) -> bool:
+        """Whether it solves a problem that is not counted; also where it does not take it."""
+        kept = dict(self.faults), list(self.failures)
+        problem = self.judged(case)
+        self.faults, self.failures = kept
+        return problem.passed or not problem.ratios
+
+    def _smallest(self) -> str | None:
+        self.say("the smallest failing case")
+        return smallest_case(self.candidate, self.means, self.takes, self.dtype, lambda x: not self.solves(x))
+
+    def _contract(self) -> list[Finding]:
+        return [Finding("contract", f.name, f.sentence) for f in self.faults if f.name not in HARMLESS]
+
+    def _refusals(self) -> list[Finding]:
+        """Problems that it would not take, which is its right."""
+        said: dict[str, list[str]] = {}
+        for p in self.problems:
+            if p.note:
+                said.setdefault(p.note, []).append(p.name)
+        return [Finding("convention", "refuses", f"it does not take {len(names)} of the problems: {note}",
+                        where=", ".join(names[:4]) + (", ..." if len(names) > 4 else ""))
+                for note, names in said.items()]  # fmt: skip
+
+    def _report(
+        self, verdict: str, findings: Sequence[Finding],
+        beside: Sequence[Finding] = (), lines: str | None = None,
+    ) -> Report:  # fmt: skip
+        known = self.candidate.framework is not None
+        return Report(
+            verdict, repr(self.candidate), self.candidate.framework, self.dtype if known else None,
+            self.means, (*findings, *self.notes), tuple(beside), tuple(self.problems), lines,
+            constant=CONSTANT, told=self.told,
+        )  # fmt: skip
+
+
+def _told(conventions: Mapping[str, str] | None, layout: str | None) -> Conventions:
+    """What is demanded, if it is something that can be."""
+    demands = dict(conventions or {}) | ({} if layout is None else {"layout": layout})
+    names = [f.name for f in fields(Conventions)]
+    for name, value in demands.items():
+        if name not in names:
+            raise ValueError(f"examine: conventions has {name!r}; it can have {', '.join(names)}")
+        if value not in TOLD[name]:
+            values = ", ".join(map(repr, TOLD[name]))
+            raise ValueError(f"examine: conventions has {name}={value!r}; it needs one of {values}")
+    return Conventions(**demands)
+
+
+def _voice(progress: bool | None, began: float) -> Callable[[str], None]:
+    """Tells on one line of the terminal how far it is, once it has taken a second and a half."""
+    if progress is False or (progress is None and not sys.stderr.isatty()):
+        return lambda text: None
+
+    def say(text: str) -> None:
+        if time.perf_counter() - began > 1.5:
+            print(f"\r\x1b[Kexamine: {text}", end="", file=sys.stderr, flush=True)
+
+    return say
