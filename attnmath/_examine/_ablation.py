@@ -32,7 +32,7 @@ def without(case: Case, trait: str) -> Case | None:
     s, rest = case.sizes, case.traits - {trait}
     if trait in INGREDIENTS:
         return replace(case, **INGREDIENTS[trait], traits=rest)
-    if trait in ("strided dO", "strided inputs"):
+    if trait in ("strided dO", "broadcast dO", "strided inputs"):
         return replace(case, traits=rest)
     if trait == "batch" and s["b"] > 1:
         first = {k: x[:1] if x is not None and x.shape[0] > 1 else x
@@ -42,6 +42,10 @@ def without(case: Case, trait: str) -> Case | None:
     if trait == "groups" and s["H"] != s["G"]:
         g = s["H"] // s["G"]
         return replace(case, K=case.K.repeat(g, 1), V=case.V.repeat(g, 1), traits=rest)
+    if trait == "d_v != d_k":
+        d = min(s["d_k"], s["d_v"])
+        first = {k: getattr(case, k)[..., :d] for k in ("Q", "K", "V", "dO")}
+        return replace(case, **first, traits=rest)
     if trait == "n != m":
         n = min(s["n"], s["m"])
         if any(x is not None and x.ndim >= 2 for x in (case.keep, case.bias, case.R)):
@@ -62,18 +66,26 @@ def by_trait(e: "Examination", found: list[Finding]) -> list[Finding]:
             other = without(f.case, trait)
             if other is not None and e.solves(other):
                 cures.append(trait)
+    words = f"; not without {' and not without '.join(dict.fromkeys(cures))}" if cures else ""
+    words += f"; only with {' and '.join(sorted(always))}" if always else ""
+    named = _mechanism(failing, passing, cures)
     out = []
     for x in found:
-        if x.kind == "unnamed":
-            for trait, (name, title, cure) in MECHANISMS.items():
-                if trait in always and (trait in cures or without(f.case, trait) is None):
-                    out.append(Finding("mistake", name, title, x.where, None, cure,
-                                       f"every problem with '{trait}' fails, and no other"))  # fmt: skip
-                    break
-            else:
-                words = f"; not without {' and not without '.join(dict.fromkeys(cures))}" if cures else ""
-                words += f"; only with {' and '.join(sorted(always))}" if always else ""
-                out.append(replace(x, evidence=(x.evidence or "") + words))
+        if x.kind == "unnamed" and named:
+            traits, (name, title, cure) = named
+            evidence = f"no problem fails without {' or '.join(traits)}{'' if not cures else words}"
+            out.append(Finding("mistake", name, title, x.where, None, cure, evidence))
         else:
-            out.append(x)
+            out.append(replace(x, evidence=(x.evidence or "") + words) if x.kind == "unnamed" else x)
     return out
+
+
+def _mechanism(
+    failing: list[frozenset[str]], passing: list[frozenset[str]], cures: list[str]
+) -> tuple[list[str], tuple[str, str, str]] | None:
+    """The mechanism that all failures have; without it they are solved, or none with it is."""
+    for meant in dict.fromkeys(MECHANISMS.values()):
+        traits = {t for t, x in MECHANISMS.items() if x == meant}
+        if all(traits & f for f in failing) and (traits & {*cures} or not any(traits & p for p in passing)):
+            return sorted(traits & frozenset().union(*failing)), meant
+    return None

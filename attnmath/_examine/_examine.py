@@ -18,8 +18,9 @@ from attnmath._examine._families import cases, exact_cases
 from attnmath._examine._hazards import hazards
 from attnmath._examine._report import Finding, Problem, Report
 from attnmath._examine._smallest import smallest as smallest_case
-from attnmath._examine._special import special
+from attnmath._examine._special import short, special
 from attnmath._examine._yardstick import CONSTANT, bounds, judge, right
+from attnmath._roundoff import nearest
 
 TOLD = {
     "layout": ("bhsd", "bshd", "sbhd", "bsd", "hsd", "shd", "sd"),
@@ -92,6 +93,8 @@ class Examination:
             return self._report("not judged", [Finding("contract", "framework", sentence)])
         self.say("its contract and its conventions")
         self.means, self.notes = detect(self.candidate, self.told)
+        if self.dtype != "float64":  # a float64 program may have a float32 softmax; else short is short
+            self.means = replace(self.means, inside=self.told.inside)
         for fault in probes(self.candidate, self.means):
             self.faults[fault] = None
         self.say("problems without rounding")
@@ -134,13 +137,15 @@ class Examination:
         if outcome.answer is None:
             return Problem(case.name, case.traits, {}, False, outcome.error.sentence)
         case, got = outcome.case, outcome.answer
-        want = right(case, self.means)
-        off = bounds(case, self.means, self.dtype) if not exact else want._make(
-            None if x is None else 0 * x for x in want)  # fmt: skip
-        verdicts = judge(got, want, off, self.dtype if not exact else None)
+        want, off = right(case, self.means), bounds(case, self.means, self.dtype)
+        if exact:  # what vanishes in the candidate's format is not yet zero in float64
+            want = want._make(None if x is None else nearest(x, self.dtype) for x in want)
+            verdicts = judge(got, want, want._make(None if x is None else 0 * x for x in want), None)
+        else:
+            verdicts = judge(got, want, off, self.dtype)
         wrong = {letter: v.wrong for letter, v in verdicts.items() if not v.passed}
         if wrong:
-            self.failures.append(Failure(case, got, want, bounds(case, self.means, self.dtype), wrong))
+            self.failures.append(Failure(case, got, want, off, wrong))
         return Problem(case.name, case.traits, {k: v.ratio for k, v in verdicts.items()}, not wrong)
 
     def _diagnosed(self) -> list[Finding]:
@@ -163,6 +168,8 @@ class Examination:
             found = diagnose(e.failures, e.means, e.dtype)
         if any(x.kind == "unnamed" for x in found):
             found = by_trait(e, found)
+        if [x.kind for x in found] == ["unnamed"]:
+            found = short(e.failures, e.means, e.dtype) or found
         return found
 
     def solves(self, case: Case) -> bool:
@@ -177,7 +184,10 @@ class Examination:
         return smallest_case(self.candidate, self.means, self.takes, self.dtype, lambda x: not self.solves(x))
 
     def _contract(self) -> list[Finding]:
-        return [Finding("contract", f.name, f.sentence) for f in self.faults if f.name not in HARMLESS]
+        """Each fault once; numbers that are not finite are judged as numbers."""
+        quiet = {*HARMLESS, "not finite"} if self.failures else set(HARMLESS)
+        first = {f.name: f for f in reversed(self.faults) if f.name not in quiet}
+        return [Finding("contract", f.name, f.sentence) for f in reversed(first.values())]
 
     def _refusals(self) -> list[Finding]:
         """Problems that it would not take, which is its right."""

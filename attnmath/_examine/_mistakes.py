@@ -171,7 +171,17 @@ def _key_tile(*letters: str, before: bool = False) -> Forms:
                 "dkeys": lambda s, x, a=axis: x * ~a[:, None],
                 "dvalues": lambda s, x, a=axis: x * ~a[:, None],
             }
-            yield f"keys {0 if before else start} to {(start if before else m) - 1}", {k: cut[k] for k in letters}
+            where = f"keys {0 if before else start} to {(start if before else m) - 1}"
+            yield where, {k: cut[k] for k in letters}
+
+    return forms
+
+
+def _first_key(*letters: str) -> Forms:
+    def forms(case: Case, means: Conventions) -> Iterator[tuple[str, Change]]:
+        for word, change in _key_tile(*letters, before=True)(case, means):
+            if word == "keys 0 to 0":
+                yield "", change
 
     return forms
 
@@ -351,6 +361,8 @@ MISTAKES: list[Mistake] = [
               f"{'is' if len(zero) == 1 else 'are'} zero", _one({x: lambda s, y: 0 * y for x in zero}), BACK,
               "return what was computed")
       for zero in (("dQ",), ("dkeys",), ("dvalues",), ("dkeys", "dvalues"), ("dQ", "dkeys", "dvalues"))),
+    Mistake("bias_missing", "dB is zero", _one({"dB": lambda s, x: None if x is None else 0 * x}), BACK,
+            "dB = dA, summed over the axes along which the bias was broadcast"),
     # scale
     Mistake("dQ_noscale", "dQ misses the scale gamma", _one(_times("dQ", by=lambda s: 1 / s.gamma)), BACK,
             "multiply dQ by gamma, once"),
@@ -502,12 +514,10 @@ MISTAKES: list[Mistake] = [
             "the last tile may be a part"),
     Mistake("tail_keys_dropped", "dQ, dK and dV miss the last keys", _key_tile("dA", "dvalues"), BACK,
             "the last tile may be a part"),
-    Mistake("first_key", "dA misses the first keys", _key_tile("dA", before=True), BACK, "begin at key 0"),
-    Mistake("first_key", "dQ misses the first keys", _key_tile("dQ", before=True), BACK, "begin at key 0"),
-    Mistake("first_key", "dK misses the first keys", _key_tile("dkeys", before=True), BACK, "begin at key 0"),
-    Mistake("first_key", "dV misses the first keys", _key_tile("dvalues", before=True), BACK, "begin at key 0"),
-    Mistake("first_key", "dK and dV miss the first keys", _key_tile("dkeys", "dvalues", before=True), BACK,
-            "begin at key 0"),
+    *(Mistake("first_key", f"{word} the first key", _first_key(*letters), BACK, "begin at key 0")
+      for word, letters in (("dA misses", ["dA"]), ("dQ misses", ["dQ"]), ("dK misses", ["dkeys"]),
+                            ("dV misses", ["dvalues"]), ("dK and dV miss", ["dkeys", "dvalues"]),
+                            ("dQ, dK and dV miss", ["dA", "dvalues"]))),
     Mistake("last_row_zero", "the last row of dQ is zero",
             _one({"dQ": lambda s, x: x * (np.arange(x.shape[2]) < x.shape[2] - 1)[:, None]}), BACK,
             "the last row is a row too"),

@@ -3,12 +3,15 @@
 import numpy as np
 
 AXES = "batch element", "head", "row", "column"
+SPANS = 4  # that are told; of more the first and the last number
 PLURAL = {"batch element": "batch elements", "head": "heads", "row": "rows", "column": "columns"}
 
 
 def spans(index: np.ndarray) -> str:
     """Whole numbers in order as spans: 0, 3 to 5."""
     breaks = np.flatnonzero(np.diff(index) > 1)
+    if len(breaks) >= SPANS:
+        return f"{len(index)} between {index[0]} and {index[-1]}"
     firsts, lasts = index[[0, *(breaks + 1)]], index[[*breaks, -1]]
     return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in zip(firsts, lasts))
 
