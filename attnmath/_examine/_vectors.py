@@ -42,11 +42,16 @@ def write(
             tensors, path = tensors_of(v, dtype), folder / dtype / f"{v.name}.{suffix}"
             save(tensors, path)
             entries.append(entry(v, dtype, tensors, path, folder))
-    index = dict(format=form, version=VERSION, vectors=entries)
-    (folder / "index.json").write_text(json.dumps(index, indent=1) + "\n", "utf-8")
+    (folder / "index.json").write_text(index(form, entries), "utf-8")
     (folder / "README.txt").write_text(README, "utf-8")
-    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    size = sum((folder / e["file"]).stat().st_size for e in entries)
     return f"{len(entries)} files of {len(vectors)} cases, {size / 1e6:.1f} MB, and index.json: {folder}"
+
+
+def index(form: str, entries: list[dict[str, Any]]) -> str:
+    """The entries as JSON, one a line."""
+    lines = ",\n".join(map(json.dumps, entries))
+    return f'{{"format": "{form}", "version": {VERSION}, "vectors": [\n{lines}\n]}}\n'
 
 
 def tensors_of(v: Vector, dtype: str) -> dict[str, Tensor]:
@@ -81,15 +86,22 @@ def entry(v: Vector, dtype: str, tensors: dict[str, Tensor], path: Path, folder:
     case = v.case(dtype)
     says: dict[str, Any] = dict(
         name=v.name, dtype=dtype, about=v.words, file=path.relative_to(folder).as_posix(),
-        sha256=hashlib.sha256(path.read_bytes()).hexdigest(), sizes=case.sizes, scale=case.scale,
-        causal=v.causal, dropout=v.rate, exact=v.exact,
+        sha256=hashlib.sha256(path.read_bytes()).hexdigest(), numbers=digest(tensors), sizes=case.sizes,
+        scale=case.scale, causal=v.causal, dropout=v.rate, exact=v.exact,
     )  # fmt: skip
     says["tensors"] = {
-        name: dict(role=ROLES.get(name, "allowed error"), dtype=x.dtype, shape=list(x.values.shape),
-                   sha256=hashlib.sha256(x.bytes()).hexdigest())
+        name: dict(role=ROLES.get(name, "allowed error"), dtype=x.dtype, shape=x.values.shape)
         for name, x in sorted(tensors.items())
-    }  # fmt: skip
+    }
     return says
+
+
+def digest(tensors: dict[str, Tensor]) -> str:
+    """The SHA-256 of the bytes of all tensors but the allowed errors, in the order of their names."""
+    numbers = hashlib.sha256()
+    for name in sorted(tensors.keys() & ROLES.keys()):
+        numbers.update(tensors[name].stored().tobytes())
+    return numbers.hexdigest()
 
 
 def _mask_shape(case: Case) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from attnmath._examine._case import Case, Conventions
 from attnmath._masks import document_mask, padding_mask, window_mask
 from attnmath._roundoff import nearest
 
-POISON = {"float64": 1e30, "float32": 1e30, "bfloat16": 1e30, "float16": 3e4}
+POISON = {"float64": 1e30, "float32": 1e30, "bfloat16": 1e30, "float16": 1e3}  # dP must not overflow
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ endian. keep: 1 = may attend. Where a key is hidden, A is -inf, and P, dP and dA
 causal: "lower_right" hides key j from query i where j > i + m - n, "upper_left" where j > i.
 
 index.json lists every file with its sizes, the scale (exactly this number was used), causal,
-the rate of dropout, and each tensor with role, dtype, shape and the SHA-256 of its bytes.
+the rate of dropout, and each tensor with role, dtype and shape; sha256 is that of the file, and
+numbers that of the bytes of all tensors but the allowed errors, in the order of their names.
 
 What is guaranteed. The inputs are numbers of the format. From them everything was computed with
 150 decimal digits, and rounded once, to nearest, ties to even: what you read is the number of the
@@ -60,10 +61,6 @@ class Tensor:
             x = np.ascontiguousarray(self.values, "<f4")
             return (x.view("<u4") >> np.uint32(16)).astype("<u2").reshape(self.values.shape)
         return np.ascontiguousarray(self.values).astype(STORED[self.dtype]).reshape(self.values.shape)
-
-    def bytes(self) -> bytes:
-        """The bytes of the numbers, in C order."""
-        return self.stored().tobytes()
 
 
 def save_safetensors(tensors: dict[str, Tensor], path: Path | None) -> None:
