@@ -59,7 +59,8 @@ class Candidate:
         self.time_limit = time_limit
         self.options = _contract.checked_options(options, OPTIONS)
         self.framework, self.given_dtype = framework, None if dtype is None else dtype_name(dtype)
-        self.worker, self.hangs, self.earlier = Worker(), None, []
+        self.worker, self.earlier = Worker(), []
+        self.hangs = self.misfit = None
         if framework is not None:
             self._use(framework)
 
@@ -72,14 +73,19 @@ class Candidate:
     @property
     def library(self) -> Any:
         """The library of its arrays: told, guessed by what it names, or else tried."""
+        if self.misfit:
+            raise Broken(self.misfit)
         if self.framework is None:
             self._use(self._tried())
         return self.arrays
 
     @property
-    def dtype(self) -> str:
-        """The name of the format of its numbers."""
-        return self.library.dtype
+    def dtype(self) -> str | None:
+        """The name of the format of its numbers; None where no library suits it."""
+        try:
+            return self.library.dtype
+        except Broken:
+            return self.given_dtype
 
     def _use(self, name: str) -> None:
         dtype = self.given_dtype or ("float64" if name == "numpy" else "float32")
@@ -102,12 +108,15 @@ class Candidate:
                     fault = self._accepts(rank)
                     if fault is None:
                         return name
-                told.append(f"with {name} {fault.sentence}")
+                told.append(f"with {name}: {fault.sentence}")
             except ImportError as error:
                 told.append(str(error))
             finally:
                 self.framework = None
-        raise Broken(Fault("framework", f"no library's arrays suit it: {'; '.join(told)}"))
+        self.misfit = Fault("framework", f"no library's arrays suit it: {'; '.join(told)}")
+        if len({sentence.partition(": ")[2] for sentence in told}) == 1:
+            self.misfit = Fault("raises", told[0].partition(": ")[2])
+        raise Broken(self.misfit)
 
     def _accepts(self, rank: int) -> Fault | None:
         """Whether it takes arrays of the library: what went wrong."""
@@ -155,8 +164,13 @@ class Candidate:
         )
         return [word for word, needed in needs.items() if needed and word not in self.options]
 
-    def run(self, case: Case, means: Conventions | None = None, seed: int = 0) -> Outcome:
-        """The candidate's answer to a case, in float64; what it did wrong on the way."""
+    def run(
+        self, case: Case, means: Conventions | None = None, seed: int = 0, *, forward: bool = False
+    ) -> Outcome:
+        """The candidate's answer to a case, in float64; what it did wrong on the way.
+
+        forward: the output alone, without gradients.
+        """
         began, faults, means = time.perf_counter(), [], means or Conventions()
         layout = self.layout or means.layout or "bhsd"
         answer = error = None
@@ -166,21 +180,29 @@ class Candidate:
             if lacking := self.lacks(case):
                 raise Broken(Fault("options", f"it has no option for {' and '.join(lacking)}"))
             self.library  # noqa: B018, found at the first call
+            if self.options.get("causal") is True and not case.causal:
+                case = replace(case, causal=True)
             if case.R is not None and "dropout_mask" not in self.options:
                 case = self._with_dropout(case, means, layout, seed)
-            answers = [(at, self._part(part, means, layout, seed, faults)) for at, part in parts(case, layout)]
-            answer = joined(case, answers)
+            answer = self._joined(case, means, layout, seed, faults, forward)
         except Broken as broken:
             error = broken.fault
             self.hangs = error if error.name == "hangs" else None
         seconds = time.perf_counter() - began
         return Outcome(answer, error, seconds, tuple(dict.fromkeys(faults)), case)
 
-    def _part(self, case: Case, means: Conventions, layout: str, seed: int, faults: list) -> Answer:
-        return self._in_time(lambda: self._attempt(case, means, layout, seed, faults))
+    def _joined(
+        self, case: Case, means: Conventions, layout: str, seed: int, faults: list, forward: bool
+    ) -> Answer:
+        """The answer to a case that may have to be given in parts."""
+        answers = []
+        for at, part in parts(case, layout):
+            call = functools.partial(self._attempt, part, means, layout, seed, faults, forward)
+            answers.append((at, self._in_time(call)))
+        return joined(case, answers)
 
     def _attempt(
-        self, case: Case, means: Conventions, layout: str, seed: int, faults: list, forward: bool = False
+        self, case: Case, means: Conventions, layout: str, seed: int, faults: list, forward: bool
     ) -> Answer:
         """One call, there and back; in the candidate's thread."""
         lib, traits = self.arrays, case.traits
@@ -198,7 +220,7 @@ class Candidate:
 
         seeded()
         if self.backward or forward or lib.name == "numpy":
-            O, pull = self._asked(self.fn, *args, **options), None
+            O, pull = self._asked(lib.called, self.fn, args, options), None
         else:
             O, pull = self._asked(lib.differentiated, self.fn, args, options, bias)
         faults += _contract.check_output(lib, O, dO)
@@ -250,13 +272,8 @@ class Candidate:
 
     def _with_dropout(self, case: Case, means: Conventions, layout: str, seed: int) -> Case:
         """The case with the dropout that the candidate draws from this seed, read off with V = I."""
-        s, R = case.sizes, case.R
+        s = case.sizes
         eye = np.broadcast_to(np.eye(s["m"]), (s["b"], s["G"], s["m"], s["m"]))
         probe = replace(case, V=eye, dO=np.zeros((s["b"], s["H"], s["n"], s["m"])))
-        found = np.zeros((s["b"], s["H"], s["n"], s["m"]))
-        for at, part in parts(probe, layout):
-            answer = self._in_time(
-                lambda part=part: self._attempt(part, means, layout, seed, [], forward=True)
-            )
-            found[at] = answer.O
-        return replace(case, R=np.where(found != 0, R.max(), 0.0))
+        found = self._joined(probe, means, layout, seed, [], True).O
+        return replace(case, R=np.where(found != 0, case.R.max(), 0.0))

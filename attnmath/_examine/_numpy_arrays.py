@@ -23,6 +23,7 @@ class Numpy:
     """NumPy, and what all libraries share."""
 
     name = "numpy"
+    eager = False  # JAX: not compiled, so that what a program keeps from call to call is seen
 
     def __init__(self, dtype: str, device: Any = None) -> None:
         self.dtype, self.device = dtype, device
@@ -85,6 +86,10 @@ class Numpy:
         """Begin the library's random numbers anew; what an option for a seed is given."""
         np.random.seed(seed)
         return seed
+
+    def called(self, fn: Callable, args: Sequence, options: Mapping) -> Any:
+        """The output alone."""
+        return fn(*args, **options)
 
     def differentiated(self, fn: Callable, args: Sequence, options: Mapping, bias: str | None) -> tuple:
         """The output, and the function that takes dO to the gradients."""

@@ -1,0 +1,124 @@
+"""Numbers that a candidate chooses itself: its scale, what an empty row gives, its precision."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from attnmath._examine._candidate import Candidate
+from attnmath._examine._case import SCALES, Conventions
+from attnmath._examine._probes import Sizes, problem, weights
+from attnmath._examine._report import Finding
+from attnmath._examine._steps import Steps
+from attnmath._roundoff import nearest
+
+SHORTER = {"float64": ("bfloat16", "float16", "float32"), "float32": ("bfloat16", "float16")}
+
+
+def scale(candidate: Candidate, means: Conventions, sizes: Sizes, rng: np.random.Generator) -> tuple:
+    """gamma, from the odds of two keys whose scores are known, matched with the usual ones."""
+    if means.scale is not None:
+        return {}, []
+    found = {d_k: _gamma(candidate, means, replace(sizes, d_k=d_k), rng) for d_k in (sizes.d_k, 2 * sizes.d_k)}
+    found = {d_k: gamma for d_k, gamma in found.items() if gamma is not None}
+    if not found:
+        return {}, [Finding("unnamed", "scale_unexplained", "the weights do not move with Q K^T")]
+    off = {name: max(abs(np.log(gamma / f(d_k, sizes.H))) for d_k, gamma in found.items())
+           for name, f in SCALES.items()}  # fmt: skip
+    best = min(off, key=off.get)
+    if off[best] < 0.03:  # nearer than to any other; how exact it is, the problems tell
+        return {"scale": best}, []
+    read = ", ".join(f"{gamma:.6g} for d_k = {d_k}" for d_k, gamma in found.items())
+    return {}, [Finding("unnamed", "scale_unexplained", f"the scale is none of the usual ones: {read}")]
+
+
+def _gamma(candidate: Candidate, means: Conventions, sizes: Sizes, rng: np.random.Generator) -> float | None:
+    """The scale of the scores: log-odds between two keys, of which one has a score of x."""
+    x = 2.0 ** np.round(np.log2(sizes.d_k) / 2)
+    for _ in range(6):
+        case = problem(sizes, rng)
+        case.Q[..., 0] = x
+        W = weights(candidate, case, means)
+        if W is None:
+            return None
+        with np.errstate(all="ignore"):
+            odds = float(np.median(np.log(W[..., -1, 0] / W[..., -1, 1])))
+        if not np.isfinite(odds) or odds > 4:
+            x /= 8
+        elif 0 < odds < 0.25:
+            x *= 8
+        else:
+            return odds / x if odds > 0 else None
+    return None
+
+
+def empty(candidate: Candidate, means: Conventions, sizes: Sizes, rng: np.random.Generator) -> tuple:
+    """What a row gives whose keys are all hidden, and whether its gradient passes."""
+    if "mask" not in candidate.options or means.empty is not None:
+        return {}, []
+    keep = np.ones((sizes.b, 1, sizes.n, sizes.m), bool)
+    keep[:, :, 1] = False
+    case = problem(sizes, rng, keep=keep, traits=frozenset({"empty row"}))
+    answer = candidate.run(case, means).answer
+    if answer is None:
+        return {}, []
+    row, mean = answer.O[:, :, 1], case.V.mean(2)
+    if np.isnan(row).any():
+        return {"empty": "nan"}, []
+    if not row.any():
+        return {"empty": "zero"}, []
+    if np.abs(row - mean).max() < 1:
+        flows = answer.dQ is not None and answer.dQ[:, :, 1].any()
+        return {"empty": "uniform with gradient" if flows else "uniform"}, []
+    title = "a row whose keys are all hidden gives neither zero, nor the mean of the values, nor NaN"
+    return {}, [Finding("unnamed", "empty_unexplained", title)]
+
+
+def inside(candidate: Candidate, means: Conventions, sizes: Sizes, rng: np.random.Generator) -> tuple:
+    """A format shorter than the candidate's own, in which all its weights or outputs are."""
+    if means.inside is not None or candidate.dtype not in SHORTER:
+        return {}, []
+    case = problem(sizes, rng)
+    arrays = (rng.standard_normal(x.shape) for x in (case.Q, case.K, case.V, case.dO))
+    names = "Q", "K", "V", "dO"
+    case = replace(case, **{name: nearest(x, "bfloat16") for name, x in zip(names, arrays)})
+    W, answer = weights(candidate, case, means), candidate.run(case, means, forward=True).answer
+    if W is None or answer is None:
+        return {}, []
+    for form in SHORTER[candidate.dtype]:
+        for name, x in (("the output", answer.O), ("the weights", W)):
+            if np.isfinite(x).all() and x.any() and np.array_equal(nearest(x, form), x):
+                return _short(candidate.dtype, form, name)
+    error = np.abs(answer.O - Steps(case, means).O).max()
+    if candidate.dtype == "float64" and 2**-44 < error < 2**-18:
+        return {"inside": "float32"}, []
+    return {}, []
+
+
+def _short(dtype: str, form: str, name: str) -> tuple:
+    """float32 inside of float64 is a convention; what is shorter is a mistake."""
+    if form == "float32":
+        return {"inside": form}, []
+    title = f"{name} of a {dtype} program are {form} numbers, every one"
+    mistake = "half_precision_inside" if name == "the output" else "P_in_bf16"
+    return {"inside": form}, [Finding("mistake", mistake, title, cure=f"compute in {dtype}")]
+
+
+def dropout(candidate: Candidate, means: Conventions, sizes: Sizes, rng: np.random.Generator) -> tuple:
+    """What a weight that is kept is multiplied by, at a rate of 3/4."""
+    if "dropout" not in candidate.options:
+        return {}, []
+    rho = 0.75
+    R = np.full((sizes.b, sizes.H, sizes.n, sizes.m), 1 / (1 - rho))
+    W = weights(candidate, problem(sizes, rng, R=R), means)
+    if W is None:
+        return {}, []
+    kept = W[W != 0]
+    factor, share = (float(np.median(kept)) * sizes.m if kept.size else 0.0), kept.size / W.size
+    if abs(factor - 4) < 0.1 and 0 < share < 0.5:
+        return {}, []
+    if share == 1 and abs(factor - 1) < 0.1:
+        return {}, [Finding("mistake", "dropout_ignored", "dropout is ignored", cure="multiply P by R")]
+    evidence = f"at the rate {rho}, {share:.0%} of the weights are kept, times {factor:.3g}"
+    name = "f_drop_norescale" if abs(factor - 1) < 0.1 and share < 0.5 else "dropout_unexplained"
+    kind = "mistake" if name == "f_drop_norescale" else "unnamed"
+    return {}, [Finding(kind, name, "kept weights are not multiplied by 1/(1 - rho)", evidence=evidence)]
