@@ -11,7 +11,7 @@ from attnmath._examine._lines import lines
 from attnmath._examine._settings import SHAPES
 from attnmath._examine._sketch import Sketch, case_of
 
-SECONDS = 5.0  # for the search, while another case may still be tried
+SECONDS = 15.0  # for the search, while another case may still be tried
 CALLS = 600  # of the candidate at most, so that a quick machine does not find another case
 FEW = 60  # cases without mask, bias and the like, before these are tried too
 LISTED = 24  # numbers that are worth writing down one by one
