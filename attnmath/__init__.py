@@ -71,6 +71,8 @@ from attnmath._softmax import (
 from attnmath._step import complex_step
 
 if typing.TYPE_CHECKING:
+    from attnmath._examine._examine import examine
+    from attnmath._examine._layer import examine_layer
     from attnmath._prove import prove
 
 __version__ = "0.1.0"
@@ -96,6 +98,8 @@ __all__ = [
     "dropout_attention_jvp",
     "dropout_attention_vjp",
     "dropout_mask",
+    "examine",
+    "examine_layer",
     "jacobians",
     "layer_norm",
     "layer_norm_jvp",
@@ -132,7 +136,11 @@ __all__ = [
     "window_mask",
 ]
 
-_LATE = {"prove": "_prove"}  # imported when they are asked for, since that takes a while
+_LATE = {  # imported when they are asked for, since that takes a while
+    "examine": "_examine._examine",
+    "examine_layer": "_examine._layer",
+    "prove": "_prove",
+}
 
 
 def __getattr__(name: str) -> typing.Any:

@@ -18,6 +18,7 @@ from attnmath._roundoff import unit_roundoff
 # What the two ways to find D, and the two to find P, depend on: elsewhere they are the same.
 UPSTREAM = frozenset("Q K V dO R gamma owner seen bias B keys values QK A P O owner_back B_back keys_back"
                      " values_back A_back P_back R_back dP".split())  # fmt: skip
+ALIKE = 3  # where more names than that fit as well, none is given
 CASES = 6  # failing problems that a name has to explain, the smallest of each kind
 
 
@@ -30,6 +31,13 @@ class Failure:
     want: Answer
     off: Answer
     wrong: dict[str, np.ndarray]  # for each output, which entries
+
+    @property
+    def generic(self) -> bool:
+        """Whether its numbers have no structure of their own."""
+        s, traits = self.case.sizes, self.case.traits
+        drawn = bool(traits & {"gaussian", "peaked", "outliers"})
+        return drawn and min(s["n"], s["m"]) > 1 and self.case.scale != 0
 
     @property
     def size(self) -> tuple[bool, int]:
@@ -47,16 +55,20 @@ class Form(NamedTuple):
 
 
 def diagnose(failures: Sequence[Failure], means: Conventions, dtype: str) -> list[Finding]:
-    """The mistakes that explain the failures, each once; what stays unexplained as a place."""
-    failures, found = sorted(failures, key=lambda f: f.size), []
+    """The mistakes that explain the failures, each once; what stays unexplained as a place.
+
+    A name comes from a problem without structure of its own: where all weights are equal, or
+    there is one query, many wrong formulas are the same.
+    """
+    failures, found = sorted(failures, key=lambda f: (not f.generic, f.size)), []
     rest = representatives(failures)
-    while rest and len(found) < 4:
+    while rest and len(found) < 4 and (rest[0].generic or not found):
         names, explained = explain(rest, means, dtype)
         if not names:
-            return [*found, unnamed(rest[0])]
+            break
         found += [x for x in names if x.name not in {y.name for y in found}]
         rest = [f for f in rest if f not in explained] if explained else []
-    return found
+    return [*found, unnamed(rest[0])] if rest else found
 
 
 def representatives(failures: Sequence[Failure]) -> list[Failure]:
@@ -89,6 +101,8 @@ def explain(
         _, name, explained = max(ranked, key=lambda x: x[0])  # of equals the first, as MISTAKES has them
         form = next(form for form in known if form.mistake.name == name)
         others = [other for k, other, _ in ranked if k == len(explained) and other != name]
+        if len(others) > ALIKE:
+            return [], []
         return [_finding(form, explained, others)], explained
     findings = from_terms(first.case, means, first.got, first.off, first.wrong)
     if findings:

@@ -13,7 +13,7 @@ from attnmath._examine._candidate import Candidate
 from attnmath._examine._case import SCALES, Case, Conventions
 from attnmath._examine._contract import probes
 from attnmath._examine._conventions import detect
-from attnmath._examine._diagnosis import Failure, diagnose
+from attnmath._examine._diagnosis import Failure, diagnose, unnamed
 from attnmath._examine._families import cases, exact_cases
 from attnmath._examine._hazards import hazards
 from attnmath._examine._report import Finding, Problem, Report
@@ -31,8 +31,13 @@ TOLD = {
     "empty": ("zero", "uniform", "uniform with gradient", "nan"),
     "inside": ("float32", "float64"),
 }
-# What a kernel does that adds in whatever order its threads finish; the numbers may still be right.
-HARMLESS = ("nondeterministic",)
+# Threads that add in whatever order they finish: the numbers may still be right.
+HAZARDS = ("nondeterministic",)
+NOTES = ("forward only",)
+REFUSALS = ("raises", "options")
+# With these, the numbers say nothing about the formulas.
+OTHER_NUMBERS = ("wrong_order", "wrong_number", "shape", "list", "type", "integers", "output_reused", "stale_kv",
+                 "nondeterministic")  # fmt: skip
 
 
 def examine(
@@ -48,7 +53,7 @@ def examine(
     seed: int | None = None,
     time_limit: float = 30.0,
     smallest: bool = True,
-    progress: bool | None = None,
+    progress: bool | Callable[[str], None] | None = None,
 ) -> Report:
     """Whether an attention and its gradients are right, and if not, which term is wrong.
 
@@ -62,7 +67,8 @@ def examine(
     demanded is found out, and stated in the report. dtype is float64, float32, bfloat16 or
     float16; without it float32, and float64 for NumPy. A call that takes longer than
     time_limit seconds counts as one that hangs. With smallest=False the smallest failing
-    case is not looked for. progress=None tells on a terminal how far it is. Raises TypeError
+    case is not looked for. progress=None tells on a terminal how far it is; a function is
+    called with what is being done. seed makes the problems the same again. Raises TypeError
     for an fn that cannot be called, ValueError for an option or a convention that is not known.
     Derived in chapters/examine.md.
     """
@@ -71,7 +77,9 @@ def examine(
     candidate = Candidate(fn, backward, options=options, framework=framework, dtype=dtype,
                           layout=told.layout, device=device, time_limit=time_limit)  # fmt: skip
     seed = secrets.randbits(31) if seed is None else seed
-    report = Examination(candidate, told, seed, _voice(progress, began)).report(smallest)
+    say = _voice(progress, began)
+    report = Examination(candidate, told, seed, say).report(smallest)
+    say("")
     return replace(report, seconds=time.perf_counter() - began, seed=seed)
 
 
@@ -107,7 +115,8 @@ class Examination:
         lines = self._smallest() if smallest and self.failures else None
         self.say("hazards")
         beside = hazards(self.candidate, self.means) if not self.candidate.hangs else []
-        beside += [Finding("hazard", f.name, f.sentence) for f in self.faults if f.name in HARMLESS]
+        beside += [Finding("hazard", f.name, f.sentence) for f in self.faults if f.name in HAZARDS]
+        self.notes += [Finding("convention", f.name, f.sentence) for f in self.faults if f.name in NOTES]
         found = self._contract() + found + self._refusals()
         return self._report("wrong" if wrong else "right", found, beside, lines)
 
@@ -135,6 +144,8 @@ class Examination:
         for fault in outcome.faults:
             self.faults[fault] = None
         if outcome.answer is None:
+            if outcome.error.name not in REFUSALS:
+                self.faults[outcome.error] = None
             return Problem(case.name, case.traits, {}, False, outcome.error.sentence)
         case, got = outcome.case, outcome.answer
         want, off = right(case, self.means), bounds(case, self.means, self.dtype)
@@ -143,14 +154,19 @@ class Examination:
             verdicts = judge(got, want, want._make(None if x is None else 0 * x for x in want), None)
         else:
             verdicts = judge(got, want, off, self.dtype)
-        wrong = {letter: v.wrong for letter, v in verdicts.items() if not v.passed}
-        if wrong:
-            self.failures.append(Failure(case, got, want, off, wrong))
-        return Problem(case.name, case.traits, {k: v.ratio for k, v in verdicts.items()}, not wrong)
+        if any(f.name in NOTES for f in outcome.faults):
+            verdicts = {"O": verdicts["O"]}
+        passed = all(v.passed for v in verdicts.values())
+        came = {x: v.wrong for x, v in verdicts.items() if not v.passed and getattr(got, x) is not None}
+        if came:
+            self.failures.append(Failure(case, got, want, off, came))
+        return Problem(case.name, case.traits, {k: v.ratio for k, v in verdicts.items()}, passed)
 
     def _diagnosed(self) -> list[Finding]:
         """Names; a short format is diagnosed in float32, if it is wrong there too."""
         self.say("which mistake it is")
+        if any(f.name in OTHER_NUMBERS for f in self.faults):
+            return [unnamed(min(self.failures, key=lambda f: f.size))]
         examination = self
         if self.dtype in ("bfloat16", "float16"):
             wide = Candidate(self.candidate.fn, self.candidate.backward, options=self.candidate.options,
@@ -185,15 +201,16 @@ class Examination:
 
     def _contract(self) -> list[Finding]:
         """Each fault once; numbers that are not finite are judged as numbers."""
-        quiet = {*HARMLESS, "not finite"} if self.failures else set(HARMLESS)
+        quiet = {*HAZARDS, *NOTES, *(["not finite"] if self.failures else [])}
         first = {f.name: f for f in reversed(self.faults) if f.name not in quiet}
         return [Finding("contract", f.name, f.sentence) for f in reversed(first.values())]
 
     def _refusals(self) -> list[Finding]:
         """Problems that it would not take, which is its right."""
         said: dict[str, list[str]] = {}
+        contract = {f.sentence for f in self.faults}
         for p in self.problems:
-            if p.note:
+            if p.note and p.note not in contract:
                 said.setdefault(p.note, []).append(p.name)
         return [Finding("convention", "refuses", f"it does not take {len(names)} of the problems: {note}",
                         where=", ".join(names[:4]) + (", ..." if len(names) > 4 else ""))
@@ -204,9 +221,11 @@ class Examination:
         beside: Sequence[Finding] = (), lines: str | None = None,
     ) -> Report:  # fmt: skip
         known = self.candidate.framework is not None
+        names = {x.name for x in findings if x.kind == "mistake"}
+        findings = (*findings, *(x for x in self.notes if x.name not in names))
         return Report(
             verdict, repr(self.candidate), self.candidate.framework, self.dtype if known else None,
-            self.means, (*findings, *self.notes), tuple(beside), tuple(self.problems), lines,
+            self.means, findings, tuple(beside), tuple(self.problems), lines,
             constant=CONSTANT, told=self.told,
         )  # fmt: skip
 
@@ -224,13 +243,15 @@ def _told(conventions: Mapping[str, str] | None, layout: str | None) -> Conventi
     return Conventions(**demands)
 
 
-def _voice(progress: bool | None, began: float) -> Callable[[str], None]:
+def _voice(progress: bool | Callable[[str], None] | None, began: float) -> Callable[[str], None]:
     """Tells on one line of the terminal how far it is, once it has taken a second and a half."""
+    if callable(progress):
+        return progress
     if progress is False or (progress is None and not sys.stderr.isatty()):
         return lambda text: None
 
     def say(text: str) -> None:
         if time.perf_counter() - began > 1.5:
-            print(f"\r\x1b[Kexamine: {text}", end="", file=sys.stderr, flush=True)
+            print(f"\r\x1b[K{text and 'examine: '}{text}", end="", file=sys.stderr, flush=True)
 
     return say
