@@ -9,10 +9,12 @@ from attnmath._arrays import default_scale
 from attnmath.page._cast import Cast, Letter, Setting
 from attnmath.page._casts_blocks import LOSS, NETWORK, NORM, SILU
 from attnmath.page._casts_blog import BLOG
+from attnmath.page._casts_bugs import BUGS
 from attnmath.page._casts_columns import COLUMNS, JACOBIANS, MEANT, SELF_COLUMNS, SELF_JACOBIAN
 from attnmath.page._casts_comparisons import COMPARED
 from attnmath.page._casts_conventions import CONVENTIONS
 from attnmath.page._casts_depth import DECODER, GAUGE, MERGED, STEP
+from attnmath.page._casts_examine import EXAMINE
 from attnmath.page._casts_heads import ABLATION, REMOVAL
 from attnmath.page._casts_layer import CONCATENATION, GROUPED, LAYER, LINEAR, LINEAR_BATCH, SELF, empty_row
 from attnmath.page._casts_limits import BALL, FINITE, REACH
@@ -187,7 +189,9 @@ CHAPTERS = {
     "reading_heads": (REMOVAL, ABLATION),
     "rounding": (ROUNDING,),
     "proved": (PROVED,),
+    "bugs": (BUGS, DROPOUT),
     "conventions": CONVENTIONS,
+    "examine": EXAMINE,
     "source_merge": SCRATCHED,
     "comparisons": COMPARED,
     "source_sdpa": SOURCE_SDPA,

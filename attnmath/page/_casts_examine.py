@@ -1,0 +1,90 @@
+"""The casts of the chapter on testing a gradient."""
+
+import numpy as np
+
+from attnmath.page._cast import Cast, Letter, Setting
+
+
+def _choices(values: dict, sizes: dict) -> None:
+    """Each query has one key; keys may be chosen twice, or never."""
+    n, m = sizes["n"], sizes["m"]
+    values["E"] = np.eye(m)[np.arange(n) * 2 % m]
+
+
+def _no_bias(values: dict, sizes: dict) -> None:
+    values["B"] = 0 * values["B"]
+
+
+def _uniform(values: dict, sizes: dict) -> None:
+    values["Q"], values["B"] = 0 * values["Q"], 0 * values["B"]
+
+
+def _masked(values: dict, sizes: dict) -> None:
+    values["B"][0, 1] = values["B"][1, 0] = -np.inf
+
+
+CHOSEN = Cast(
+    name="hard attention",
+    sizes={"n": 4, "m": 5, "d_v": 3},
+    letters={
+        "E": Letter(("n", "m")),
+        "V": Letter(("m", "d_v")),
+        "O": Letter(("n", "d_v"), "prp:hard_map"),
+    },
+    outputs=("O",),
+    constants=("E",),
+    settings=(
+        Setting("n < m", 401, change=_choices),
+        Setting("n > m", 402, {"n": 5, "m": 3, "d_v": 2}, _choices),
+        Setting("n = m", 403, {"n": 5}, _choices),
+    ),
+)
+
+TERMS = Cast(
+    name="separate terms",
+    sizes={"n": 4, "m": 5, "d_k": 3, "d_v": 2},
+    letters={
+        "Q": Letter(("n", "d_k")),
+        "K": Letter(("m", "d_k")),
+        "V": Letter(("m", "d_v")),
+        "B": Letter(("n", "m")),
+        "gamma": Letter(("1", "1")),
+        "c": Letter(("1", "1")),
+        "A": Letter(("n", "m"), "prp:examined_map"),
+        "P": Letter(("n", "m"), "prp:examined_map"),
+        "O": Letter(("n", "d_v"), "prp:examined_map"),
+        "D": Letter(("n", "1"), "prp:examined_row"),
+    },
+    outputs=("O",),
+    settings=(
+        Setting("random bias", 411),
+        Setting("masked", 412, change=_masked),
+        Setting("no bias", 413, change=_no_bias),
+        Setting("uniform", 414, change=_uniform),
+        Setting("uniform, n > m", 415, {"n": 5, "m": 3, "d_k": 2, "d_v": 4}, _uniform),
+    ),
+)
+
+CAP = Cast(
+    name="soft cap",
+    sizes={"n": 4, "m": 5, "d_k": 3, "d_v": 2},
+    letters={
+        "Q": Letter(("n", "d_k")),
+        "K": Letter(("m", "d_k")),
+        "V": Letter(("m", "d_v")),
+        "gamma": Letter(("1", "1")),
+        "c": Letter(("1", "1"), "positive"),
+        "S": Letter(("n", "m"), "prp:cap_map"),
+        "S'": Letter(("n", "m"), "prp:cap_map"),
+        "P'": Letter(("n", "m"), "prp:cap_map"),
+        "O'": Letter(("n", "d_v"), "prp:cap_map"),
+    },
+    outputs=("O'",),
+    settings=(
+        Setting("random", 421),
+        Setting("random again", 422),
+        Setting("n > m", 423, {"n": 5, "m": 3, "d_k": 2, "d_v": 4}),
+    ),
+)
+
+EXAMINE = (CHOSEN, TERMS, CAP)
