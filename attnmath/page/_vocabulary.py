@@ -14,7 +14,10 @@ from attnmath.page import _values as v
 from attnmath.page._nodes import Misfit, PageError
 from attnmath.page._values import Value, plain
 
-CHECKS = ("attnmath._check", "attnmath._step", "attnmath._prove")  # public, and no formulas
+CHECKS = (  # public, and no formulas
+    "attnmath._check", "attnmath._step", "attnmath._prove",
+    "attnmath._examine._examine", "attnmath._examine._layer",
+)  # fmt: skip
 
 
 def is_rule(name: str) -> bool:
