@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from attnmath._examine import _report_text as words
@@ -56,9 +57,9 @@ def junit(report: Report) -> str:
         kind = "failure" if report.wrong else "error"
         tree.SubElement(verdict, kind, message=_xml(words.sentence(report))).text = _xml(str(report))
     for name, group in groups.items():
-        found = case(f"{name} ({len(group)} problems)")
+        found = case(f"{name} ({words.number(len(group), 'problem')})")
         if failed[name]:
-            message = f"{len(failed[name])} of {len(group)} problems fail"
+            message = f"{len(failed[name])} of {words.number(len(group), 'problem')} fail"
             lines = "\n".join(map(_line, failed[name]))
             tree.SubElement(found, "failure", message=message).text = _xml(lines)
     tree.SubElement(suite, "system-out").text = _xml(str(report))
@@ -76,4 +77,4 @@ def _line(problem: Problem) -> str:
 
 def _xml(text: str) -> str:
     """The text without the characters that XML cannot hold."""
-    return "".join(c for c in text if c in "\t\n" or c >= " " and c not in "\x7f\ufffe\uffff")
+    return re.sub("[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "", text)

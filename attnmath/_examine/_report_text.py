@@ -57,7 +57,7 @@ def text(report: Report) -> str:
     if report.smallest:
         lines += ["", "The smallest case that fails, to be pasted:", ""]
         lines += textwrap.indent(report.smallest.rstrip(), "    ").splitlines()
-    return "\n".join(lines)
+    return "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def rows(report: Report) -> Iterator[tuple[str, str]]:
@@ -86,13 +86,13 @@ def said(means: Conventions) -> str:
 def tried(report: Report) -> str:
     """How much was tried, how long it took, and in what."""
     failed = sum(not p.passed for p in report.problems)
-    parts = [_number(len(report.problems), "problem") + (f", {failed} fail" if failed else "")]
+    parts = [number(len(report.problems), "problem") + (f", {failed} fail" if failed else "")]
     if report.problems:
         each = (f"{name} {_count(group)}" for name, group in groups(report).items())
         parts.append(", ".join(each))
     where = ", ".join(x for x in (report.framework, report.dtype) if x)
     parts += [where] if where else []
-    parts += [f"constant {report.constant:g}", f"{report.seconds:.1f} s"]
+    parts += [f"constant {report.constant:g}", f"{report.seconds:.1f}\N{NO-BREAK SPACE}s"]
     return "; ".join(parts)
 
 
@@ -110,7 +110,8 @@ def family(problem: Problem) -> str:
     return word or (problem.name.split() or ["other"])[0].strip(",:;")
 
 
-def _number(n: int, what: str) -> str:
+def number(n: int, what: str) -> str:
+    """How many there are, with the word in the singular or plural."""
     return f"{n or 'no'} {what}{'' if n == 1 else 's'}"
 
 
