@@ -25,7 +25,7 @@ PROBLEMS = (
 )
 WRONG = Report(
     "wrong", "my <attention>", "torch", "float32", Conventions("bhsd", "keep", "upper_left"), (NO_D,),
-    (HAZARD,), PROBLEMS, "import numpy as np\nprint(1 < 2)\n", 7.25, 4.0, Conventions(scale="1"),
+    (HAZARD,), PROBLEMS, "import numpy as np\nprint(1 < 2)\n", 7.25, 4.0, Conventions(scale="1"), 17,
 )  # fmt: skip
 RIGHT = Report("right", "f", "jax", "bfloat16", problems=PROBLEMS[:1], seconds=0.5)
 UNJUDGED = Report("not judged", "f", findings=(Finding("contract", "raises", "it raises ValueError: no"),))
@@ -43,8 +43,8 @@ my <attention> is wrong: the row term D is missing in the way back.
   hazard       a row masked by a finite number has gradients 64 times too large
   conventions  layout bhsd, mask keep, causal upper-left
   demanded     scale 1
-  tried        4 problems, 2 fail; hard 1, gaussian 2 of 2, probe 1; torch, float32; constant 4;
-               7.2 s
+  tried        4 problems in 7.2 s, 2 fail: hard 1, gaussian 2 of 2, probe 1; torch, float32;
+               constant 4; seed 17
 
 The smallest case that fails, to be pasted:
 

@@ -57,7 +57,7 @@ def text(report: Report) -> str:
     if report.smallest:
         lines += ["", "The smallest case that fails, to be pasted:", ""]
         lines += textwrap.indent(report.smallest.rstrip(), "    ").splitlines()
-    return "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ")
+    return "\n".join(lines)
 
 
 def rows(report: Report) -> Iterator[tuple[str, str]]:
@@ -86,13 +86,13 @@ def said(means: Conventions) -> str:
 def tried(report: Report) -> str:
     """How much was tried, how long it took, and in what."""
     failed = sum(not p.passed for p in report.problems)
-    parts = [number(len(report.problems), "problem") + (f", {failed} fail" if failed else "")]
-    if report.problems:
-        each = (f"{name} {_count(group)}" for name, group in groups(report).items())
-        parts.append(", ".join(each))
+    seconds = f"{number(len(report.problems), 'problem')} in {report.seconds:.1f} s"
+    each = ", ".join(f"{name} {_count(group)}" for name, group in groups(report).items())
+    parts = [seconds + (f", {failed} fail" if failed else "") + (f": {each}" if each else "")]
     where = ", ".join(x for x in (report.framework, report.dtype) if x)
     parts += [where] if where else []
-    parts += [f"constant {report.constant:g}", f"{report.seconds:.1f}\N{NO-BREAK SPACE}s"]
+    parts.append(f"constant {report.constant:g}")
+    parts += [] if report.seed is None else [f"seed {report.seed}"]
     return "; ".join(parts)
 
 

@@ -15,7 +15,7 @@ SECONDS = 15.0  # for the search, while another case may still be tried
 CALLS = 600  # of the candidate at most, so that a quick machine does not find another case
 FEW = 60  # cases without mask, bias and the like, before these are tried too
 LISTED = 24  # numbers that are worth writing down one by one
-MISSING = "hypothesis would find the smallest case that fails: pip install 'attnmath[test]'"
+MISSING = "hypothesis would find the smallest case that fails: pip install 'attnmath[examine]'"
 LARGEST = dict(b=2, G=2, r=3, n=70, m=70, d_k=6, d_v=6)
 NUMBERS = "quarters", "normal", "large", "small", "far below"
 
