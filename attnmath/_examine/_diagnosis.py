@@ -9,7 +9,8 @@ import numpy as np
 
 from attnmath._examine._case import Answer, Case, Conventions
 from attnmath._examine._coefficients import from_terms
-from attnmath._examine._mistakes import MISTAKES, WAYS, Mistake
+from attnmath._examine._mistake import WAYS, Mistake
+from attnmath._examine._mistakes import MISTAKES
 from attnmath._examine._place import place
 from attnmath._examine._report import Finding
 from attnmath._examine._steps import Change, Steps

@@ -1,20 +1,20 @@
 """The examination: cheapest first, and no further than is needed for a clear answer."""
 
 import secrets
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from attnmath._examine._ablation import by_trait
 from attnmath._examine._calls import Broken, Fault
 from attnmath._examine._candidate import Candidate
-from attnmath._examine._case import SCALES, Case, Conventions
-from attnmath._examine._contract import probes
+from attnmath._examine._case import Case, Conventions
 from attnmath._examine._conventions import detect
+from attnmath._examine._demands import demanded, voice
 from attnmath._examine._diagnosis import Failure, diagnose, unnamed
 from attnmath._examine._families import cases, exact_cases
+from attnmath._examine._habits import probes
 from attnmath._examine._hazards import hazards
 from attnmath._examine._report import Finding, Problem, Report
 from attnmath._examine._smallest import smallest as smallest_case
@@ -22,18 +22,8 @@ from attnmath._examine._special import short, special
 from attnmath._examine._yardstick import CONSTANT, bounds, judge, right
 from attnmath._roundoff import nearest
 
-TOLD = {
-    "layout": ("bhsd", "bshd", "sbhd", "bsd", "hsd", "shd", "sd"),
-    "mask": ("keep", "drop", "add"),
-    "causal": ("upper_left", "lower_right"),
-    "groups": ("blocks", "interleaved", "none"),
-    "scale": tuple(SCALES),
-    "empty": ("zero", "uniform", "uniform with gradient", "nan"),
-    "inside": ("float32", "float64"),
-}
 # Threads that add in whatever order they finish: the numbers may still be right.
-HAZARDS = ("nondeterministic",)
-NOTES = ("forward only",)
+HAZARDS = ("unordered_sums",)
 REFUSALS = ("raises", "options")
 # With these, the numbers say nothing about the formulas.
 OTHER_NUMBERS = ("wrong_order", "wrong_number", "shape", "list", "type", "integers", "output_reused", "stale_kv",
@@ -73,11 +63,11 @@ def examine(
     Derived in chapters/examine.md.
     """
     began = time.perf_counter()
-    told = _told(conventions, layout)
+    told = demanded(conventions, layout)
     candidate = Candidate(fn, backward, options=options, framework=framework, dtype=dtype,
                           layout=told.layout, device=device, time_limit=time_limit)  # fmt: skip
     seed = secrets.randbits(31) if seed is None else seed
-    say = _voice(progress, began)
+    say = voice(progress, began)
     report = Examination(candidate, told, seed, say).report(smallest)
     say("")
     return replace(report, seconds=time.perf_counter() - began, seed=seed)
@@ -103,6 +93,8 @@ class Examination:
         self.means, self.notes = detect(self.candidate, self.told)
         if self.dtype != "float64":  # a float64 program may have a float32 softmax; else short is short
             self.means = replace(self.means, inside=self.told.inside)
+        if self.means.layout is None and any(x.kind == "contract" for x in self.notes):
+            return self._report("not judged", [])
         for fault in probes(self.candidate, self.means):
             self.faults[fault] = None
         self.say("problems without rounding")
@@ -111,12 +103,15 @@ class Examination:
         if not any(p.passed or p.ratios for p in self.problems):
             return self._report("not judged", self._contract() + self._refusals())
         found = self._diagnosed() if self.failures else []
-        wrong = bool(found or self._contract())
+        wrong = bool(self._contract()) or any(p.ratios and not p.passed for p in self.problems)
+        wrong = wrong or any(x.kind == "mistake" for x in self.notes)
         lines = self._smallest() if smallest and self.failures else None
         self.say("hazards")
         beside = hazards(self.candidate, self.means) if not self.candidate.hangs else []
         beside += [Finding("hazard", f.name, f.sentence) for f in self.faults if f.name in HAZARDS]
-        self.notes += [Finding("convention", f.name, f.sentence) for f in self.faults if f.name in NOTES]
+        if self.forward_only:
+            title = "its output alone was judged: without backward= a NumPy function has no gradients"
+            self.notes.append(Finding("convention", "forward only", title))
         found = self._contract() + found + self._refusals()
         return self._report("wrong" if wrong else "right", found, beside, lines)
 
@@ -124,6 +119,11 @@ class Examination:
     def dtype(self) -> str:
         """The format of the candidate's numbers."""
         return self.candidate.dtype
+
+    @property
+    def forward_only(self) -> bool:
+        """Whether there are no gradients to judge."""
+        return self.candidate.framework == "numpy" and self.candidate.backward is None
 
     @property
     def takes(self) -> set[str]:
@@ -154,7 +154,7 @@ class Examination:
             verdicts = judge(got, want, want._make(None if x is None else 0 * x for x in want), None)
         else:
             verdicts = judge(got, want, off, self.dtype)
-        if any(f.name in NOTES for f in outcome.faults):
+        if self.forward_only:
             verdicts = {"O": verdicts["O"]}
         passed = all(v.passed for v in verdicts.values())
         came = {x: v.wrong for x, v in verdicts.items() if not v.passed and getattr(got, x) is not None}
@@ -201,7 +201,7 @@ class Examination:
 
     def _contract(self) -> list[Finding]:
         """Each fault once; numbers that are not finite are judged as numbers."""
-        quiet = {*HAZARDS, *NOTES, *(["not finite"] if self.failures else [])}
+        quiet = {*HAZARDS, *(["not finite"] if self.failures else [])}
         first = {f.name: f for f in reversed(self.faults) if f.name not in quiet}
         return [Finding("contract", f.name, f.sentence) for f in reversed(first.values())]
 
@@ -228,30 +228,3 @@ class Examination:
             self.means, findings, tuple(beside), tuple(self.problems), lines,
             constant=CONSTANT, told=self.told,
         )  # fmt: skip
-
-
-def _told(conventions: Mapping[str, str] | None, layout: str | None) -> Conventions:
-    """What is demanded, if it is something that can be."""
-    demands = dict(conventions or {}) | ({} if layout is None else {"layout": layout})
-    names = [f.name for f in fields(Conventions)]
-    for name, value in demands.items():
-        if name not in names:
-            raise ValueError(f"examine: conventions has {name!r}; it can have {', '.join(names)}")
-        if value not in TOLD[name]:
-            values = ", ".join(map(repr, TOLD[name]))
-            raise ValueError(f"examine: conventions has {name}={value!r}; it needs one of {values}")
-    return Conventions(**demands)
-
-
-def _voice(progress: bool | Callable[[str], None] | None, began: float) -> Callable[[str], None]:
-    """Tells on one line of the terminal how far it is, once it has taken a second and a half."""
-    if callable(progress):
-        return progress
-    if progress is False or (progress is None and not sys.stderr.isatty()):
-        return lambda text: None
-
-    def say(text: str) -> None:
-        if time.perf_counter() - began > 1.5:
-            print(f"\r\x1b[K{text and 'examine: '}{text}", end="", file=sys.stderr, flush=True)
-
-    return say
