@@ -60,7 +60,7 @@ class Candidate:
         self.options = _contract.checked_options(options, OPTIONS)
         self.framework, self.given_dtype = framework, None if dtype is None else dtype_name(dtype)
         self.worker, self.earlier = Worker(), []
-        self.hangs = self.misfit = None
+        self.hangs = self.misfit = self.sizes = None  # sizes: what detect finds that it takes
         if framework is not None:
             self._use(framework)
 
@@ -104,11 +104,10 @@ class Candidate:
         for name in order:
             try:
                 self._use(name)
-                for rank in (4, 3, 2):
-                    fault = self._accepts(rank)
-                    if fault is None:
-                        return name
-                told.append(f"with {name}: {fault.sentence}")
+                faults = [self._accepts(rank) for rank in (4, 3, 2)]
+                if None in faults:
+                    return name
+                told.append(f"with {name}: {faults[0].sentence}")
             except ImportError as error:
                 told.append(str(error))
             finally:
@@ -125,8 +124,7 @@ class Candidate:
         def call() -> None:
             q, k, v = (self.arrays.array(x) for _ in range(3))
             if self.backward is None and self.arrays.name != "numpy":
-                O, pull = self._asked(self.arrays.differentiated, self.fn, [q, k, v], {}, None)
-                self._asked(pull, self.arrays.array(x))
+                O, _ = self._asked(self.arrays.differentiated, self.fn, [q, k, v], {}, None)
             else:
                 O = self._asked(self.fn, q, k, v)
             if not self.arrays.is_array(O):
@@ -165,11 +163,17 @@ class Candidate:
         return [word for word, needed in needs.items() if needed and word not in self.options]
 
     def run(
-        self, case: Case, means: Conventions | None = None, seed: int = 0, *, forward: bool = False
+        self,
+        case: Case,
+        means: Conventions | None = None,
+        seed: int = 0,
+        *,
+        forward: bool = False,
+        only: str | None = None,
     ) -> Outcome:
         """The candidate's answer to a case, in float64; what it did wrong on the way.
 
-        forward: the output alone, without gradients.
+        forward: the output alone; only="dK" (torch): k alone requires a gradient.
         """
         began, faults, means = time.perf_counter(), [], means or Conventions()
         layout = self.layout or means.layout or "bhsd"
@@ -184,7 +188,7 @@ class Candidate:
                 case = replace(case, causal=True)
             if case.R is not None and "dropout_mask" not in self.options:
                 case = self._with_dropout(case, means, layout, seed)
-            answer = self._joined(case, means, layout, seed, faults, forward)
+            answer = self._joined(case, means, layout, seed, faults, forward, only)
         except Broken as broken:
             error = broken.fault
             self.hangs = error if error.name == "hangs" else None
@@ -192,17 +196,24 @@ class Candidate:
         return Outcome(answer, error, seconds, tuple(dict.fromkeys(faults)), case)
 
     def _joined(
-        self, case: Case, means: Conventions, layout: str, seed: int, faults: list, forward: bool
+        self, case: Case, means: Conventions, layout: str, seed: int, faults: list, *how: Any
     ) -> Answer:
         """The answer to a case that may have to be given in parts."""
         answers = []
         for at, part in parts(case, layout):
-            call = functools.partial(self._attempt, part, means, layout, seed, faults, forward)
+            call = functools.partial(self._attempt, part, means, layout, seed, faults, *how)
             answers.append((at, self._in_time(call)))
         return joined(case, answers)
 
     def _attempt(
-        self, case: Case, means: Conventions, layout: str, seed: int, faults: list, forward: bool
+        self,
+        case: Case,
+        means: Conventions,
+        layout: str,
+        seed: int,
+        faults: list,
+        forward: bool = False,
+        only: str | None = None,
     ) -> Answer:
         """One call, there and back; in the candidate's thread."""
         lib, traits = self.arrays, case.traits
@@ -222,7 +233,7 @@ class Candidate:
         if self.backward or forward or lib.name == "numpy":
             O, pull = self._asked(lib.called, self.fn, args, options), None
         else:
-            O, pull = self._asked(lib.differentiated, self.fn, args, options, bias)
+            O, pull = self._asked(lib.differentiated, self.fn, args, options, bias, only)
         faults += _contract.check_output(lib, O, dO)
         found = {"O": O}
         if self.backward and not forward:
@@ -234,7 +245,7 @@ class Candidate:
             grads = None
         if grads is not None:
             likes = args + ([options[bias]] if bias else [])
-            good, more = _contract.check_gradients(lib, grads, likes)
+            good, more = _contract.check_gradients(lib, grads, likes, only)
             found.update(good)
             faults += more
         faults += watch.faults(found, bool(self.backward))

@@ -33,6 +33,7 @@ def detect(candidate: Candidate, told: Conventions | None = None) -> tuple[Conve
             means, sizes, more = _layout(candidate, means)
             if sizes is None:
                 return means, more
+            candidate.sizes = sizes
         else:
             found, more = read(candidate, means, sizes, np.random.default_rng(1))
             means = means.told(**{name: x for name, x in found.items() if getattr(told, name) is None})

@@ -56,7 +56,9 @@ class Jax(Numpy):
         arrays, rest = self.parted(options)
         return self.compiling(fn, rest, lambda f: f(*args, **arrays))
 
-    def differentiated(self, fn: Callable, args: Sequence, options: Mapping, bias: str | None) -> tuple:
+    def differentiated(
+        self, fn: Callable, args: Sequence, options: Mapping, bias: str | None, only: str | None = None
+    ) -> tuple:
         arrays, rest = self.parted(options)
         B = arrays.pop(bias) if bias else None
 

@@ -91,7 +91,9 @@ class Numpy:
         """The output alone."""
         return fn(*args, **options)
 
-    def differentiated(self, fn: Callable, args: Sequence, options: Mapping, bias: str | None) -> tuple:
+    def differentiated(
+        self, fn: Callable, args: Sequence, options: Mapping, bias: str | None, only: str | None = None
+    ) -> tuple:
         """The output, and the function that takes dO to the gradients."""
         raise Broken(Fault("forward only", "a NumPy candidate has gradients only with backward="))
 

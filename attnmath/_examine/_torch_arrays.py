@@ -51,16 +51,20 @@ class Torch(Numpy):
         self.torch.manual_seed(seed)
         return seed
 
-    def differentiated(self, fn: Callable, args: Sequence, options: Mapping, bias: str | None) -> tuple:
+    def differentiated(
+        self, fn: Callable, args: Sequence, options: Mapping, bias: str | None, only: str | None = None
+    ) -> tuple:
         wrt = [*args, options[bias]] if bias else list(args)
-        for x in wrt:
+        asked = [x for name, x in zip(("dQ", "dK", "dV", "dB"), wrt) if only in (None, name)]
+        for x in asked:
             x.requires_grad_()
         O = fn(*args, **options)
 
         def pull(dO: Any) -> tuple:
             if not O.requires_grad:
                 raise Broken(Fault("detached", "the output has no gradient: autograd sees no way to q, k, v"))
-            return self.torch.autograd.grad(O, wrt, dO, retain_graph=True, allow_unused=True)
+            grads = iter(self.torch.autograd.grad(O, asked, dO, allow_unused=True))
+            return tuple(next(grads) if x.requires_grad else None for x in wrt)
 
         return O, pull
 
