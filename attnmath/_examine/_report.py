@@ -57,6 +57,7 @@ class Report:
     seconds: float = 0.0
     constant: float = 1.0
     told: Conventions = field(default_factory=Conventions)  # what was demanded
+    seed: int | None = None  # with it, the same problems come again
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
