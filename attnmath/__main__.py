@@ -2,8 +2,7 @@
 
 import argparse
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from typing import Any
 
@@ -13,7 +12,6 @@ DTYPES = "float64", "float32", "bfloat16", "float16"
 FRAMEWORKS = "numpy", "torch", "jax"
 OPTIONS = "mask", "bias", "causal", "scale", "groups", "dropout", "dropout_mask", "seed"
 CONVENTIONS = "layout", "mask", "causal", "groups", "scale", "empty", "inside"
-PATIENCE = 1.5  # seconds without a word
 EPILOG = """\
 The exit status is 0 if it is right, 1 if it is wrong, 2 if it could not be run.
 
@@ -71,7 +69,8 @@ def _add_examine(commands: Any) -> None:
     add("--layout", help="the order of its axes, such as bhsd or bshd; found out if not given")
     add("--device", help="where it runs, such as cpu or cuda")
     add("--options", type=_options, metavar="NAME=KEYWORD,...",
-        help=f"what it can take, and its own keywords for it; names: {', '.join(OPTIONS)}")
+        help=f"what it can take, and its own keywords; names: {', '.join(OPTIONS)}; a name alone is its"
+             " own keyword, groups alone needs none, and causal=always says that it always is")
     add("--conventions", type=_conventions, metavar="NAME=VALUE,...",
         help=f"what is demanded, such as causal=lower_right; names: {', '.join(CONVENTIONS)}")
     add("--seed", type=int, help="draw the same numbers as another run")
@@ -99,13 +98,15 @@ def _add_vectors(commands: Any) -> None:
 
 def _examine(args: argparse.Namespace) -> int:
     from attnmath._examine._load import Unusable, load
+    from attnmath._examine._progress import Progress
 
-    fn, backward = load(args.target), args.backward and load(args.backward)
+    with redirect_stdout(sys.stderr):  # what the candidate prints is no part of the report
+        fn, backward = load(args.target), args.backward and load(args.backward)
     from attnmath import examine
 
     say = Progress(args.progress or sys.stderr.isatty(), sys.stderr.isatty())
     try:
-        with redirect_stdout(sys.stderr):  # what the candidate prints is no part of the report
+        with redirect_stdout(sys.stderr):
             report = examine(
                 fn, backward, options=args.options, conventions=args.conventions, dtype=args.dtype,
                 framework=args.framework, layout=args.layout, device=args.device, seed=args.seed,
@@ -126,33 +127,18 @@ def _examine(args: argparse.Namespace) -> int:
 
 def _vectors(args: argparse.Namespace) -> int:
     from attnmath._examine._load import Unusable
+    from attnmath._examine._progress import Progress
     from attnmath._examine._vectors import write
 
+    say = Progress(sys.stderr.isatty(), sys.stderr.isatty())
     try:
-        print(write(args.folder, args.format, args.dtype or DTYPES))
+        said = write(args.folder, args.format, args.dtype or DTYPES, progress=say)
     except (ImportError, OSError) as error:
         raise Unusable(str(error)) from error
+    finally:
+        say.end()
+    print(said)
     return 0
-
-
-class Progress:
-    """A line on the screen that says what is being done, once it takes long."""
-
-    def __init__(self, wanted: bool, screen: bool) -> None:
-        self.wanted, self.screen, self.start, self.width = wanted, screen, time.monotonic(), 0
-
-    def __call__(self, what: str) -> None:
-        seconds = time.monotonic() - self.start
-        if self.wanted and seconds > PATIENCE:
-            line = f"{seconds:4.0f} s  {what}"
-            print(f"\r{line:<{self.width}}" if self.screen else line,
-                  end="" if self.screen else "\n", file=sys.stderr, flush=True)  # fmt: skip
-            self.width = len(line)
-
-    def end(self) -> None:
-        """Take the line away."""
-        if self.screen and self.width:
-            print("\r" + " " * self.width + "\r", end="", file=sys.stderr, flush=True)
 
 
 def _write(path: str, text: str) -> None:
@@ -165,17 +151,26 @@ def _write(path: str, text: str) -> None:
         raise Unusable(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _pairs(names: Sequence[str]) -> Callable[[str], dict[str, str]]:
-    def read(text: str) -> dict[str, str]:
-        found = dict(part.partition("=")[::2] for part in text.split(","))
-        for name, value in found.items():
-            if name not in names or not value:
-                raise argparse.ArgumentTypeError(
-                    f"{name}={value}: it needs to be NAME=VALUE with NAME out of {', '.join(names)}"
-                )
-        return found
+def _options(text: str) -> dict[str, Any]:
+    found = {}
+    for name, value in _pairs(text, OPTIONS).items():
+        always, untold = (name, value) == ("causal", "always"), (name, value) == ("groups", "")
+        found[name] = True if always else None if untold else value or name
+    return found
 
-    return read
+
+def _conventions(text: str) -> dict[str, str]:
+    found = _pairs(text, CONVENTIONS)
+    if not all(found.values()):
+        raise argparse.ArgumentTypeError(f"{text}: it needs to be NAME=VALUE,...")
+    return found
+
+
+def _pairs(text: str, names: Sequence[str]) -> dict[str, str]:
+    found = dict(part.partition("=")[::2] for part in text.split(","))
+    if unknown := found.keys() - set(names):
+        raise argparse.ArgumentTypeError(f"{min(unknown)!r} is none of {', '.join(names)}")
+    return found
 
 
 def _seconds(text: str) -> float:
@@ -186,9 +181,6 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < float("inf"):
         raise argparse.ArgumentTypeError(f"{text}: it needs to be a number of seconds above 0")
     return seconds
-
-
-_options, _conventions = _pairs(OPTIONS), _pairs(CONVENTIONS)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ ROLES = {
 
 def write(
     folder: str | Path, form: str = "safetensors", dtypes: Sequence[str] = ("float64",),
-    vectors: Sequence[Vector] | None = None,
+    vectors: Sequence[Vector] | None = None, progress: Callable[[str], None] = str,
 ) -> str:  # fmt: skip
     """Write the vectors of these formats, index.json and README.txt; a sentence on what there is.
 
@@ -39,6 +39,7 @@ def write(
     for dtype in dict.fromkeys(dtypes):
         (folder / dtype).mkdir(parents=True, exist_ok=True)
         for v in vectors:
+            progress(f"{dtype}: {v.name}")
             tensors, path = tensors_of(v, dtype), folder / dtype / f"{v.name}.{suffix}"
             save(tensors, path)
             entries.append(entry(v, dtype, tensors, path, folder))
