@@ -10,7 +10,9 @@ import numpy as np
 
 from attnmath._arrays import T, rowsum
 from attnmath._examine._case import Answer, Case, Conventions
+from attnmath._examine._empty import nan_where_touched, plus
 from attnmath._examine._steps import summed_to
+from attnmath._examine._typical import typical
 from attnmath._rounding_steps import (
     Inputs,
     Weights,
@@ -34,8 +36,21 @@ def program(dtype: str, means: Conventions) -> Model:
     return model("bounds", least, "float32" if FORMATS[least].digits < 24 else None, False)
 
 
-def bounds(case: Case, means: Conventions, dtype: str) -> Answer:
+class Bounds(Answer):
+    """How far each entry may be off, and how far it typically is, in a short format."""
+
+    typical: Answer | None = None
+
+
+def bounds(case: Case, means: Conventions, dtype: str) -> Bounds:
     """How far a right answer in this format may be off, entry by entry; NaN where all is allowed."""
+    off = Bounds(*_bounds(case, means, dtype))
+    if dtype in ("bfloat16", "float16"):
+        off.typical = typical(case, means, dtype)
+    return off
+
+
+def _bounds(case: Case, means: Conventions, dtype: str) -> Answer:
     f, (b, H, n, _), (G, m) = program(dtype, means), case.Q.shape, case.K.shape[1:3]
     B, gamma, owner = case.B(means), case.gamma(means), case.owner(means)
     order = np.argsort(owner, kind="stable")  # heads that share keys stand side by side
@@ -72,7 +87,7 @@ def bounds(case: Case, means: Conventions, dtype: str) -> Answer:
     dQ, dK, dV = (gathered(f, *off[k], like) for k, like in (("Q", Q), ("K", K), ("V", V)))
     dB = None if case.bias is None else _bias(f, back(dA), back(dA_off), case.bias)
     found = Answer(back(O_off), back(dQ), dK[:, :, 0], dV[:, :, 0], dB)
-    return _left_out(found, back(empty), empty.any((2, 3)), case.bias) if means.empty == "nan" else found
+    return plus(found, nan_where_touched(case, means)) if means.empty == "nan" else found
 
 
 def weights(f: Model, x: Inputs) -> Weights:
@@ -104,14 +119,7 @@ def _bias(f: Model, dA: np.ndarray, dA_off: np.ndarray, bias: np.ndarray) -> np.
     if bias.shape == dA.shape:
         return gathered(f, dA, dA_off, bias)
     count = dA.size // max(bias.size, 1)
-    more = grown(summed_to(abs(dA), bias), summed_to(dA_off, bias), f.stored + 3 * f.entries + (count + 8) * f.sums)
+    steps = f.stored + 3 * f.entries + (count + 8) * f.sums
+    more = grown(summed_to(abs(dA), bias), summed_to(dA_off, bias), steps)
     more = more + count * max(f.least_sum, f.least_stored) * (more > 0)
     return grown(summed_to(dA, bias), more, f.stored, f.least_stored)
-
-
-def _left_out(off: Answer, empty: np.ndarray, heads: np.ndarray, bias: np.ndarray | None) -> Answer:
-    """With NaN in empty rows, and in all that they touch."""
-    rows, keys = np.where(empty, np.nan, 0.0), np.where(heads[..., None], np.nan, 0.0)
-    scores = None if bias is None else summed_to(rows + np.zeros(bias.shape[3]), bias)
-    more = rows, rows, keys, keys, scores
-    return Answer(*(None if x is None else x + y for x, y in zip(off, more)))

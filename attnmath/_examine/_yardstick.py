@@ -4,14 +4,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnmath._examine._bounds import bounds
+from attnmath._examine._bounds import Bounds, bounds
 from attnmath._examine._case import Answer, Case, Conventions
-from attnmath._examine._steps import Change, Steps, grouped, summed_to
+from attnmath._examine._empty import changes, nan_where_touched, plus
+from attnmath._examine._steps import Steps
+from attnmath._roundoff import unit_roundoff
 
-__all__ = ["CONSTANT", "Judged", "bounds", "judge", "right"]
+__all__ = ["CONSTANT", "Bounds", "Judged", "bounds", "judge", "right"]
 
 # Errors are counted in bounds. The bound is a theorem (chapters/rounding.md), so 1 is enough.
 CONSTANT = 1.0
+# Over many entries of a short format, errors are counted in standard deviations of roundings
+# that are independent: the root mean square of a row, and the factor of which a head or a whole
+# tensor is too large. Weights that are nearly equal are rounded alike, and their error is a
+# factor as well: it may be one rounding more.
+DEVIATIONS = 6.0
+ALIKE = 1.0
 
 
 class Judged(NamedTuple):
@@ -19,8 +27,8 @@ class Judged(NamedTuple):
 
     ratio: float  # the largest error, in units of its bound
     where: tuple[int, ...] | None  # the entry that has it
-    wrong: np.ndarray  # the entries that are off by more than the constant
-    aggregate: float = 0.0  # the largest of the tests over many entries, in units of its limit
+    wrong: np.ndarray  # the entries that are off by more than the constant, or whose sum is
+    aggregate: float = 0.0  # the largest result of the tests over many entries, in units of its limit
 
     @property
     def passed(self) -> bool:
@@ -30,19 +38,28 @@ class Judged(NamedTuple):
 
 def right(case: Case, means: Conventions) -> Answer:
     """The right answer in float64; empty rows as the conventions say."""
-    answer = Steps(case, means, _EMPTY.get(means.empty, ())).answer()
-    return answer if means.empty != "nan" else _with_nan(case, means, answer)
+    answer = Steps(case, means, changes(means)).answer()
+    return plus(answer, nan_where_touched(case, means)) if means.empty == "nan" else answer
 
 
 def judge(got: Answer, want: Answer, off: Answer, dtype: str | None) -> dict[str, Judged]:
-    """Each letter that is wanted, entry by entry; with dtype=None every bit has to be right.
+    """Each letter that is wanted, entry by entry, and in a short format over many entries.
 
     An entry whose bound is NaN is left out. NaN matches nothing else, infinity itself only.
+    With bounds that are not from bounds(), or with dtype=None, single entries count alone.
     """
+    scatter = off.typical if isinstance(off, Bounds) and dtype else None
     judged = {}
     for letter, x in want._asdict().items():
-        if x is not None:
-            judged[letter] = _entries(getattr(got, letter), x, getattr(off, letter))
+        if x is None:
+            continue
+        mine, bound = getattr(got, letter), getattr(off, letter)
+        judged[letter] = _entries(mine, x, bound)
+        if scatter is not None and judged[letter].where is not None:
+            error = np.where(np.isnan(bound), 0.0, mine - x)
+            terms = want.O.shape[2] if letter in ("dK", "dV") else want.dK.shape[2]
+            ratio, wrong = _many(error, x, getattr(scatter, letter), unit_roundoff(dtype), terms)
+            judged[letter] = judged[letter]._replace(aggregate=ratio, wrong=judged[letter].wrong | wrong)
     return judged
 
 
@@ -59,27 +76,21 @@ def _entries(got: np.ndarray | None, want: np.ndarray, off: np.ndarray) -> Judge
     return Judged(float(ratio[where]), tuple(map(int, where)), ratio > CONSTANT)
 
 
-def _empty(s: Steps) -> np.ndarray:
-    """The rows of queries that may attend to nothing, as a column."""
-    return np.isneginf(s.A).all(-1, keepdims=True)
+def _many(
+    error: np.ndarray, want: np.ndarray, scatter: np.ndarray, u: float, terms: int
+) -> tuple[float, np.ndarray]:  # fmt: skip
+    """The largest of the tests over many entries, in units of its limit, and where one fails.
 
-
-def _mean(s: Steps, P: np.ndarray) -> np.ndarray:
-    return np.where(_empty(s), 1 / P.shape[-1], P)
-
-
-_MEAN: Change = {"P": _mean, "P_back": _mean}
-_EMPTY: dict[str | None, tuple[Change, ...]] = {
-    "uniform": (_MEAN, {"dA": lambda s, dA: np.where(_empty(s), 0.0, dA)}),
-    "uniform with gradient": (_MEAN,),
-}
-
-
-def _with_nan(case: Case, means: Conventions, answer: Answer) -> Answer:
-    """The answer of a program whose empty rows are NaN, and all that they touch."""
-    s = Steps(case, means)
-    rows = np.where(_empty(s), np.nan, 0.0)
-    keys = grouped(rows.sum(-2, keepdims=True), s.owner, case.K.shape[1])
-    scores = None if case.bias is None else summed_to(rows + np.zeros_like(s.P), case.bias)
-    more = rows, rows, keys, keys, scores
-    return Answer(*(None if x is None else x + y for x, y in zip(answer, more)))
+    A row is a sum of so many terms, and has no more errors that are independent.
+    """
+    counts = np.isfinite(error) & np.isfinite(want) & (scatter > 0)
+    unit = np.where(counts, scatter, 1.0)
+    z, w = (np.where(counts, x, 0.0) / unit for x in (error, want))
+    tests = [np.sqrt((z * z).mean(-1, keepdims=True))]
+    for axes in ((-2, -1), tuple(range(want.ndim))):
+        size = np.sqrt((w * w).sum(axes, keepdims=True))  # the factor has the deviation 1 / size
+        factor = (z * w).sum(axes, keepdims=True) / np.where(size == 0, 1.0, size)
+        beyond = np.maximum(abs(factor) - ALIKE * u * size, 0.0)
+        tests.append(beyond * min(1.0, terms / want.shape[-1]) ** 0.5)
+    largest = np.max([np.broadcast_to(t, want.shape) for t in tests], 0) / DEVIATIONS
+    return float(largest.max()), largest > 1
