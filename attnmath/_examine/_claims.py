@@ -17,9 +17,15 @@ def overview(columns: Iterable[str]) -> str:
     columns = list(columns)
     rows = [["library", *(CLAIMS["columns"][c] for c in columns)], ["---"] * (1 + len(columns))]
     for library in CLAIMS["library"]:
-        cells = dict(library.get("run", {}))
-        cells |= {k: f"{v} †" for k, v in library.get("adapters", {}).items()}
-        cells |= {k: f"[{v}]({address})" for k, (v, address) in library.get("read", {}).items()}
+        cells = {k: _shown(v) for k, v in library.get("run", {}).items()}
+        cells |= {k: f"{_shown(v)}\u00a0†" for k, v in library.get("adapters", {}).items()}
+        cells |= {k: f"[{_shown(v)}]({address})" for k, (v, address) in library.get("read", {}).items()}
         if cells.keys() & set(columns):
             rows.append([library["name"], *(cells.get(c, "–") for c in columns)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _shown(word: str) -> str:
+    """As a formula, if it is one; short words stay on one line."""
+    word = CLAIMS["shown"].get(word, word)
+    return word.replace(" ", "\u00a0") if len(word) < 9 else word

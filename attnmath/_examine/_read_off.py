@@ -6,6 +6,7 @@ NumPy's arrays (batch, head, row, feature); it returns the output or, given dO, 
 Each question has one answer, in the words of chapters/conventions.yml.
 """
 
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,8 +20,9 @@ N, M, D = 3, 5, 8  # rows of Q, rows of K and V, features: no two equal
 EXACT, SINGLE = 1e-12, 1e-5  # roundings of some dozen numbers, in double and in single precision
 
 
-def table(f: Library, A: np.ndarray | None = None, n: int = N, m: int = M, **options: Any) -> np.ndarray:
-    """The weights (n, m) of one head; A (n, m) are the products of queries and keys, else zero."""
+def table(f: Library, A: np.ndarray | None = None, *, n: int = N, m: int = M,
+          **options: Any) -> np.ndarray:
+    """The weights (n, m) of a head; A (n, m) are the products of queries and keys, or zero."""
     n, m = (n, m) if A is None else A.shape
     Q, K = np.zeros((1, 1, n, D)), np.eye(m, D)[None, None]
     if A is not None:
@@ -50,9 +52,10 @@ def layout(raw: Library) -> str:
     want, fits = attention(Q, K, V), {}
     for name, axes in [("b h n d", (0, 1, 2)), ("b n h d", (0, 2, 1)), ("n b h d", (2, 0, 1))]:
         try:
-            got = raw(*(x.transpose(*axes, 3) for x in (Q, K, V)))
+            with warnings.catch_warnings(action="ignore"):
+                got = raw(*(x.transpose(*axes, 3) for x in (Q, K, V)))
             fits[name] = _near(got.transpose(*np.argsort(axes), 3), want)
-        except Exception:  # whatever a library raises for shapes that do not fit
+        except Exception:  # whatever a library raises, and warns of, for shapes that do not fit
             fits[name] = False
     return _one(fits.items())
 
@@ -72,12 +75,14 @@ def added(f: Library) -> str:
 
 
 def causal(f: Library) -> str:
-    """Which corners of the causal mask meet, where there are more keys than queries and fewer."""
-    seen = [table(f, n=n, m=m, causal=True) > 0 for n, m in [(N, M), (M, N)]]
-    return _one(
-        (align, all((s == causal_mask(*s.shape, align=align.replace(" ", "_"))).all() for s in seen))
-        for align in ("upper left", "lower right")
-    )
+    """Which corners of the causal mask meet, with more keys than queries and with fewer."""
+    wide, tall = (table(f, n=n, m=m, causal=True) > 0 for n, m in [(N, M), (M, N)])
+
+    def fits(seen: np.ndarray, align: str) -> bool:
+        return bool((seen == causal_mask(*seen.shape, align=align)).all())
+
+    answers = {"upper left": "upper_left", "lower right": "lower_right"}
+    return _one((word, fits(wide, align) and fits(tall, align)) for word, align in answers.items())
 
 
 def window(f: Library, w: int = 2) -> str:
@@ -90,8 +95,8 @@ def groups(f: Library) -> str:
     """Which head of keys and values a query's head h reads, of six and three."""
     values = np.ones((1, 3, M, D)) * np.arange(3)[:, None, None]
     heads = f(np.zeros((1, 6, N, D)), np.zeros((1, 3, M, D)), values)[0, :, 0, 0]
-    h = np.arange(6)
-    return _one([("h // (H/G)", _near(heads, h // 2.0)), ("h mod G", _near(heads, h % 3.0))])
+    answers = {"h // (H/G)": np.arange(6) // 2.0, "h mod G": np.arange(6) % 3.0}
+    return _one((word, _near(heads, group)) for word, group in answers.items())
 
 
 def scale(f: Library) -> str:
