@@ -13,7 +13,8 @@ from attnmath._examine._case import Case, Conventions
 from attnmath._examine._conventions import detect
 from attnmath._examine._demands import demanded, voice
 from attnmath._examine._diagnosis import Failure, diagnose, unnamed
-from attnmath._examine._families import cases, exact_cases
+from attnmath._examine._exact_problems import exact_cases, is_exact
+from attnmath._examine._families import cases
 from attnmath._examine._habits import probes
 from attnmath._examine._hazards import hazards
 from attnmath._examine._report import Finding, Problem, Report
@@ -98,7 +99,8 @@ class Examination:
         for fault in probes(self.candidate, self.means):
             self.faults[fault] = None
         self.say("problems without rounding")
-        self.give(exact_cases(self.takes, self.dtype, self.seed), exact=True)
+        exact = exact_cases(self.takes, self.dtype, self.seed)
+        self.give([x for x in exact if is_exact(x, self.means, self.dtype)], exact=True)
         self.give(cases(self.takes, self.dtype, self.seed))
         if not any(p.passed or p.ratios for p in self.problems):
             return self._report("not judged", self._contract() + self._refusals())
