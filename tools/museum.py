@@ -1,0 +1,123 @@
+"""The bug museum: every planted mistake before every rule, and the page of the exhibits.
+
+    python tools/museum.py measure [name ...]   run the rules on the mistakes; all of them: write museum.json
+    python tools/museum.py page                 write chapters/museum.md from it and from chapters/museum.yml
+    python tools/museum.py check                whether the page is current, and the data without a fault
+"""
+
+import argparse
+import json
+import random
+import sys
+import warnings
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
+from museum_page import faults, page  # noqa: E402
+
+TABLE = ROOT / "attnmath" / "museum.json"
+PAGE = ROOT / "chapters" / "museum.md"
+DATA = ROOT / "chapters" / "museum.yml"
+RIGHT = "right"  # the row of a program without a mistake
+
+
+def exhibits() -> list[dict]:
+    """The entries of the museum, in its order."""
+    return yaml.safe_load(DATA.read_text("utf-8"))
+
+
+def accepted(name: str, shows: list[str]) -> dict[str, bool]:
+    """Which rules accept this mistake; a candidate that raises is not accepted."""
+    from museum_trials import LARGE, SIZES, bounded, candidate, right, trial
+
+    from attnmath._examine._rules import RULES
+    from mistaken import MISTAKES
+    from mistaken_program import Planted, Program
+
+    # Where fast_mode fails, it tries every input to write a better message; the message is not read here.
+    sys.modules["torch.autograd.gradcheck"]._run_slow_mode_and_get_error = lambda *_: ""
+    planted = Planted(Program()) if name == RIGHT else MISTAKES[name]
+    found = {}
+    for rule, passes in {**RULES, "bound": bounded}.items():
+        problem, more, told, rate = trial(shows, planted.options, SIZES.get(rule, LARGE))
+        getattr(planted.fn, "first", {}).clear()  # what a plant keeps between calls
+        random.seed(0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                found[rule] = bool(passes(candidate(planted, more, rate), right(told, rate), problem))
+            except Exception:  # whatever it is, a user sees it
+                found[rule] = False
+    return found
+
+
+def examined(name: str) -> tuple[str, list[str]]:
+    """The verdict of `examine`, and the names that it gives."""
+    from attnmath._examine._examine import examine
+    from mistaken import MISTAKES
+
+    p = MISTAKES[name]
+    report = examine(p.fn, p.backward, options=p.options, conventions=p.conventions, layout=p.layout,
+                     dtype="float32", seed=0, smallest=False, progress=False)  # fmt: skip
+    return report.verdict, [f.name for f in report.findings if f.kind in ("mistake", "contract", "unnamed")]
+
+
+def measured(names: list[str] = ()) -> dict:
+    """The whole table: what is accepted of the right program in each setting, and of each mistake."""
+    chosen = [e for e in exhibits() if e["name"] in names or not names]
+    settings = {", ".join(e.get("shows", [])) for e in chosen}
+    table = {"right": {}, "mistakes": {}}
+    for shows in sorted(settings):
+        table["right"][shows] = accepted(RIGHT, shows.split(", "))
+        print("right", shows, _line(table["right"][shows]), flush=True)
+    for entry in chosen:
+        row = {"shows": ", ".join(entry.get("shows", []))}
+        row["accepted"] = accepted(entry["name"], entry.get("shows", []))
+        row["verdict"], row["named"] = examined(entry["name"])
+        table["mistakes"][entry["name"]] = row
+        print(entry["name"], _line(row["accepted"]), row["verdict"], *row["named"], flush=True)
+    return table
+
+
+def _line(row: dict[str, bool]) -> str:
+    return "".join(".A"[passed] for passed in row.values())
+
+
+def stale() -> list[str]:
+    """What is wrong with the data, and whether the page is current."""
+    import register
+
+    from attnmath._examine._rules import RULES
+
+    table = json.loads(TABLE.read_text("utf-8"))
+    texts = [p.read_text("utf-8") for p in (ROOT / "chapters").glob("[!_]*.md")]
+    labels = {label for text in texts for label in register.labels(text)}
+    found = [f"chapters/museum.yml: {x}" for x in faults(exhibits(), table, labels, [*RULES, "bound"])]
+    if not found and PAGE.read_text("utf-8") != page(exhibits(), table):
+        found = ["chapters/museum.md is stale; run python tools/museum.py page"]
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("measure", "page", "check"))
+    parser.add_argument("names", nargs="*")
+    given = parser.parse_args()
+    if given.command == "check":
+        found = stale()
+        print("\n".join(found) or "the museum is current")
+        return 1 if found else 0
+    if given.command == "measure":
+        table = measured(given.names)
+        if given.names:
+            return 0
+        TABLE.write_text(json.dumps(table, indent=1) + "\n", "utf-8")
+    PAGE.write_text(page(exhibits(), json.loads(TABLE.read_text("utf-8"))), "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""The page of the exhibits, chapters/museum.md, from the data and the table; and what is wrong with the data."""
+
+import re
+from itertools import groupby
+
+HEAD = """# The collection
+
+This page is made by `tools/museum.py`, from `chapters/museum.yml` and the measured table.
+
+{count} mistakes, each with the public threads where it happened: {threads} threads, read before they were
+entered here. What a thread says is told in our words; its title is its own. Each mistake was planted again in a
+small program, and given to the rules of {{doc}}`bugs` and to `examine`, in float32. A rule *accepts* it if it
+passes; a rule that refuses the right program in the same setting is not counted.
+"""
+KEYS = {"name", "family", "title", "looks", "breaks", "threads", "shows"}
+THREAD_KEYS = {"repo", "number", "kind", "title", "says"}
+SHOWS = {"mask", "empty row", "causal", "bias", "groups", "dropout", "scale", "long", "low scores", "wide values"}
+
+
+def page(exhibits: list[dict], table: dict) -> str:
+    """The whole page."""
+    threads = {(t["repo"], t["number"]) for e in exhibits for t in e["threads"]}
+    lines = [HEAD.format(count=len(exhibits), threads=len(threads))]
+    for family, some in groupby(exhibits, key=lambda e: e["family"]):
+        lines += [f"## {capital(family)}", ""]
+        for entry in some:
+            lines += exhibit(entry, table)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def exhibit(entry: dict, table: dict) -> list[str]:
+    """One mistake: what is seen, where it happened, who accepts it, what it is called."""
+    row = table["mistakes"][entry["name"]]
+    lines = [f"### {capital(entry['title'])}", "", f"{entry['looks']} It breaks {{eq}}`{entry['breaks']}`.", ""]
+    for t in entry["threads"]:
+        link = f"https://github.com/{t['repo']}/{'pull' if t['kind'] == 'pull' else 'issues'}/{t['number']}"
+        lines.append(f"- [{t['repo']}#{t['number']}]({link}), “{escaped(t['title'])}”. {t['says']}")
+    fit = table["right"][row["shows"]]
+    passing = [rule for rule, passed in row["accepted"].items() if passed and fit[rule]]
+    needs = f" (It needs {' and '.join(entry['shows'])} to show.)" if entry.get("shows") else ""
+    return [*lines, "", f"*Accepted by* {listed(passing) or 'none of the rules'}.{needs}", "",
+            f"*`examine`:* {row['verdict']}; {called(entry['name'], row)}.", ""]  # fmt: skip
+
+
+def called(name: str, row: dict) -> str:
+    """What `examine` calls it."""
+    given = [f"`{n}`" for n in row["named"]]
+    return f"it says {', '.join(given)}" if given else "it names nothing"
+
+
+def listed(words: list[str]) -> str:
+    return ", ".join(words[:-1]) + " and " + words[-1] if len(words) > 1 else "".join(words)
+
+
+def capital(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def escaped(text: str) -> str:
+    """A title as words: no mark-up of its own."""
+    return re.sub(r"([\\*_\[\]<>{}$|])", r"\\\1", text)
+
+
+def faults(exhibits: list[dict], table: dict, labels: set[str], rules: list[str]):
+    """What is wrong with the data."""
+    names = [e["name"] for e in exhibits]
+    yield from (f"{name}: twice" for name in {n for n in names if names.count(n) > 1})
+    titles = [e["title"] for e in exhibits]
+    yield from (f"{t}: two exhibits have this title" for t in {t for t in titles if titles.count(t) > 1})
+    yield from (f"{n}: not measured" for n in names if n not in table["mistakes"])
+    yield from (f"{n}: measured, and not in the museum" for n in table["mistakes"] if n not in names)
+    families = [family for family, _ in groupby(e["family"] for e in exhibits)]
+    yield from (f"{f}: the family is not in one place" for f in {f for f in families if families.count(f) > 1})
+    for e in exhibits:
+        yield from (f"{e['name']}: {key}?" for key in (KEYS - {"shows"}) - set(e) | set(e) - KEYS)
+        yield from (f"{e['name']}: shows {word}?" for word in set(e.get("shows", [])) - SHOWS)
+        if e["breaks"] not in labels:
+            yield f"{e['name']}: no display {e['breaks']}"
+        for t in e["threads"]:
+            yield from (f"{e['name']}: {key}?" for key in set(t) ^ THREAD_KEYS)
+            if not re.fullmatch(r"[\w.-]+/[\w.-]+", t["repo"]) or t["kind"] not in ("issue", "pull"):
+                yield f"{e['name']}: {t['repo']} {t['kind']}"
+        row = table["mistakes"].get(e["name"])
+        if row and (list(row["accepted"]) != rules or row["shows"] != ", ".join(e.get("shows", []))):
+            yield f"{e['name']}: measured with other rules, or in another setting"
