@@ -279,7 +279,11 @@ class Candidate:
             given["dropout_mask"] = lib.array(scores_axes(np.array(whole), layout))
             given["seed"] = lib.seed(seed) if "seed" in words else None
         named = {words[word]: x for word, x in given.items() if isinstance(words.get(word), str)}
-        return named, words["bias"] if bias is not None else None
+        return named, words["bias"] if bias is not None and "constant bias" not in case.traits else None
+
+    def keywords(self, case: Case, means: Conventions, layout: str, seed: int = 0) -> dict[str, Any]:
+        """The options of a call, by the candidate's own keywords."""
+        return self._in_time(lambda: self._keywords(case, means, layout, seed))[0]
 
     def _with_dropout(self, case: Case, means: Conventions, layout: str, seed: int) -> Case:
         """The case with the dropout that the candidate draws from this seed, read off with V = I."""
