@@ -26,7 +26,7 @@ class Conventions:
     mask: str | None = None  # "keep": True may attend; "drop": True may not; "add": a float, -inf
     causal: str | None = None  # "upper_left" or "lower_right"
     groups: str | None = None  # "blocks": head h reads h // (H/G); "interleaved": h mod G; "none"
-    scale: str | None = None  # "1/sqrt(d_k)", "1", "1/d_k", "1/sqrt(H d_k)", "log(2)/sqrt(d_k)"
+    scale: str | None = None  # "1/sqrt(d_k)", "1", "1/d_k", "1/sqrt(H d_k)", "log(2)/sqrt(d_k)", or a number
     empty: str | None = None  # "zero", "uniform", "uniform with gradient", "nan"
     inside: str | None = None  # the format of the softmax, where it is not the candidate's dtype
 
@@ -72,8 +72,10 @@ class Case:
 
     def gamma(self, means: Conventions) -> float:
         """The scale of the scores."""
-        s = self.sizes
-        return SCALES[means.scale or "1/sqrt(d_k)"](s["d_k"], s["H"]) if self.scale is None else self.scale
+        s, name = self.sizes, means.scale or "1/sqrt(d_k)"
+        if self.scale is not None:
+            return self.scale
+        return SCALES[name](s["d_k"], s["H"]) if name in SCALES else float(name)
 
     def owner(self, means: Conventions) -> np.ndarray:
         """For each query head its head of keys and values, H numbers below G."""

@@ -1,5 +1,6 @@
 """What a caller of examine may say: what is demanded of the candidate, and how to tell the progress."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -25,10 +26,18 @@ def demanded(conventions: Mapping[str, str] | None, layout: str | None) -> Conve
     for name, value in demands.items():
         if name not in names:
             raise ValueError(f"examine: conventions has {name!r}; it can have {', '.join(names)}")
-        if value not in TOLD[name]:
+        if value not in TOLD[name] and not (name == "scale" and _number(value)):
             values = ", ".join(map(repr, TOLD[name]))
             raise ValueError(f"examine: conventions has {name}={value!r}; it needs one of {values}")
-    return Conventions(**demands)
+    return Conventions(**{k: x if isinstance(x, str) else str(x) for k, x in demands.items()})
+
+
+def _number(x: object) -> bool:
+    """Whether it is a number, or one in words."""
+    try:
+        return math.isfinite(float(x))
+    except (TypeError, ValueError):
+        return False
 
 
 def voice(progress: bool | Callable[[str], None] | None, began: float) -> Callable[[str], None]:

@@ -13,7 +13,7 @@ from attnmath._examine._case import Case, Conventions
 from attnmath._examine._conventions import detect
 from attnmath._examine._demands import demanded, voice
 from attnmath._examine._diagnosis import Failure, diagnose, unnamed
-from attnmath._examine._exact_problems import exact_cases, is_exact
+from attnmath._examine._exact_problems import exact_answer, exact_cases
 from attnmath._examine._families import cases
 from attnmath._examine._habits import probes
 from attnmath._examine._hazards import hazards
@@ -21,7 +21,6 @@ from attnmath._examine._report import Finding, Problem, Report
 from attnmath._examine._smallest import smallest as smallest_case
 from attnmath._examine._special import short, special
 from attnmath._examine._yardstick import CONSTANT, bounds, judge, right
-from attnmath._roundoff import nearest
 
 # Threads that add in whatever order they finish: the numbers may still be right.
 HAZARDS = ("unordered_sums",)
@@ -99,8 +98,7 @@ class Examination:
         for fault in probes(self.candidate, self.means):
             self.faults[fault] = None
         self.say("problems without rounding")
-        exact = exact_cases(self.takes, self.dtype, self.seed)
-        self.give([x for x in exact if is_exact(x, self.means, self.dtype)], exact=True)
+        self.give(exact_cases(self.takes, self.dtype, self.seed), exact=True)
         self.give(cases(self.takes, self.dtype, self.seed))
         if not any(p.passed or p.ratios for p in self.problems):
             return self._report("not judged", self._contract() + self._refusals())
@@ -151,9 +149,9 @@ class Examination:
             return Problem(case.name, case.traits, {}, False, outcome.error.sentence)
         case, got = outcome.case, outcome.answer
         want, off = right(case, self.means), bounds(case, self.means, self.dtype)
-        if exact:  # what vanishes in the candidate's format is not yet zero in float64
-            want = want._make(None if x is None else nearest(x, self.dtype) for x in want)
-            verdicts = judge(got, want, want._make(None if x is None else 0 * x for x in want), None)
+        bits = exact_answer(case, self.means, self.dtype) if exact else None
+        if bits is not None:  # None: with its conventions something has to be rounded
+            verdicts = judge(got, bits, bits._make(None if x is None else 0 * x for x in bits), None)
         else:
             verdicts = judge(got, want, off, self.dtype)
         if self.forward_only:
@@ -186,7 +184,8 @@ class Examination:
             found = diagnose(e.failures, e.means, e.dtype)
         if any(x.kind == "unnamed" for x in found):
             found = by_trait(e, found)
-        if [x.kind for x in found] == ["unnamed"]:
+        exact = any(f.case.traits & {"hard", "uniform"} for f in e.failures)  # no format is short for these
+        if [x.kind for x in found] == ["unnamed"] and not exact:
             found = short(e.failures, e.means, e.dtype) or found
         return found
 
