@@ -19,6 +19,8 @@ MECHANISMS = {
     "d_v != d_k": ("strides_of_K_for_V", "the width of V is taken to be that of K", "V and O have d_v columns"),
     "large negative scores": ("lse_overflow", "a very negative log-sum-exp is not survived",
                               "a place outside of the tile has score -inf, not 0"),
+    "empty row": ("empty_row_nan", "a row that may attend to nothing does not give zero, and pass back zero",
+                  "divide by the sum of a row only where it is not 0"),
     "poison": ("hidden_leaks", "what a mask hides comes through", "a hidden weight is exactly 0"),
 }  # fmt: skip
 INGREDIENTS = {
