@@ -1,6 +1,7 @@
 """The steps of a head against torch's autograd; the wrong ones, the separate terms, the place."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from attnmath._examine._mistake import WAYS
 from attnmath._examine._mistakes import MISTAKES
 from attnmath._examine._place import place, spans
 from attnmath._examine._steps import STEPS, Steps
+
+ROOT = Path(__file__).parents[1]
 
 
 def case(seed=0, n=4, m=6, d_v=7, **changes):
@@ -82,6 +85,12 @@ def test_every_mistake_is_one(mistake):
             assert [a.shape for a in wrong if a is not None] == [a.shape for a in right if a is not None]
             differs |= any(not np.allclose(a, b) for a, b in zip(wrong, right) if a is not None)
     assert differs
+
+
+def test_every_formula_stands_where_it_is_said_to():
+    for mistake in MISTAKES:
+        path, label = mistake.formula.split(", ")
+        assert f"({label})" in (ROOT / path).read_text("utf-8")
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from attnmath._examine._case import Answer, Case, Conventions
-from attnmath._examine._mistakes import BACK, GROUPS
+from attnmath._examine._mistake import BACK, GROUPS
 from attnmath._examine._place import place
 from attnmath._examine._report import Finding
 from attnmath._examine._terms import Fit, fits

@@ -42,3 +42,14 @@ FROM_O: Change = {"D": lambda s, D: rowsum(s.dO * s.O)}
 FROM_L: Change = {"P_back": lambda s, P: np.exp(s.A_back - log_sum_exp(s))}
 # D and P are the same in right code however they are found; in wrong code they are not.
 WAYS: tuple[tuple[Change, ...], ...] = ((), (FROM_O,), (FROM_L,), (FROM_L, FROM_O))
+
+
+# ---- the formulas that are broken ---------------------------------------------------------------
+
+ATTENTION = "chapters/attention_map.md, eq:attention_map"
+BACK = "chapters/attention.md, eq:attention_vjp"
+DROPOUT = "chapters/dropout.md, eq:dropout_attention_vjp"
+GROUPS = "chapters/heads.md, eq:multihead_vjp"
+JACOBIAN = "chapters/softmax.md, eq:softmax_vjp"
+MASKS = "chapters/masks.md, eq:causal_mask"
+SOFTMAX = "chapters/softmax.md, eq:softmax"

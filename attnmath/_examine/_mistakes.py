@@ -4,7 +4,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from attnmath._examine._mistake import Mistake, one, times
+from attnmath._examine._mistake import (
+    ATTENTION,
+    BACK,
+    DROPOUT,
+    GROUPS,
+    JACOBIAN,
+    MASKS,
+    SOFTMAX,
+    Mistake,
+    one,
+    times,
+)
 from attnmath._examine._steps import T, grouped, rowsum, softmax
 from attnmath._examine._wrong_masks import (
     aligned,
@@ -31,9 +42,6 @@ from attnmath._examine._wrong_order import (
     wrong_values,
 )
 from attnmath._examine._wrong_tiles import first_key, key_tile, local, merged, query_tile
-
-BACK, ATTENTION = "eq:attention_vjp", "eq:attention_map"
-MASKS, GROUPS, DROPOUT = "eq:causal_mask", "eq:multihead_vjp", "eq:dropout_attention_vjp"
 
 MISTAKES: list[Mistake] = [
     *(Mistake("zeros", f"{' and '.join(x.replace('dkeys', 'dK').replace('dvalues', 'dV') for x in zero)} "
@@ -76,11 +84,11 @@ MISTAKES: list[Mistake] = [
             dropout({"D": lambda s, D: rowsum(s.P_back * (s.dO @ T(s.values_back)))}), DROPOUT,
             "D is the row sum of dO o O, with the O that dropout gave"),
     Mistake("no_jacobian", "the softmax's Jacobian is missing: dA = dP",
-            one({"dA": lambda s, x: np.where(s.seen, s.dP, 0.0)}), "eq:softmax_vjp", "dA = P o (dP - D)"),
+            one({"dA": lambda s, x: np.where(s.seen, s.dP, 0.0)}), JACOBIAN, "dA = P o (dP - D)"),
     Mistake("no_jacobian", "the softmax's Jacobian is missing: dA = dP", one({"dA": lambda s, x: s.dP}),
-            "eq:softmax_vjp", "dA = P o (dP - D)"),
+            JACOBIAN, "dA = P o (dP - D)"),
     Mistake("diagonal_jacobian", "only the diagonal of the softmax's Jacobian is used: dA = P o (1 - P) o dP",
-            one({"dA": lambda s, x: s.P_back * (1 - s.P_back) * s.dP}), "eq:softmax_vjp", "dA = P o (dP - D)"),
+            one({"dA": lambda s, x: s.P_back * (1 - s.P_back) * s.dP}), JACOBIAN, "dA = P o (dP - D)"),
     Mistake("dS_sign", "the gradient of the scores has the wrong sign", one({"dA": lambda s, x: -x}), BACK,
             "dA = P o (dP - D)"),
     Mistake("dS_T", "the gradient of the scores is used transposed", dS_flipped, BACK,
@@ -91,7 +99,7 @@ MISTAKES: list[Mistake] = [
     Mistake("dV_PnotPT", "dV = P dO: the weights are not transposed",
             one({"dvalues": lambda s, x: untransposed(s.PR_back) @ s.dO}), BACK, "dV = P^T dO"),
     Mistake("softmax_detached", "no gradient passes through the softmax: dQ = dK = 0",
-            one({"dA": lambda s, x: 0 * x}), "eq:softmax_vjp", "do not detach the weights"),
+            one({"dA": lambda s, x: 0 * x}), JACOBIAN, "do not detach the weights"),
     Mistake("dO_ignored", "the gradient dO is taken to be all ones", one({"dO": lambda s, x: np.ones_like(x)}),
             BACK, "use the dO that is given"),
     Mistake("dP_wrong_head", "dP is taken with another head's values", wrong_values, GROUPS,
@@ -178,7 +186,7 @@ MISTAKES: list[Mistake] = [
             "multiply the scores by log2(e) first"),
     Mistake("f_axis", "the softmax is taken over the queries instead of the keys",
             one({"P": lambda s, x: T(softmax(T(s.A))), "P_back": lambda s, x: T(softmax(T(s.A_back))),
-                  "D": lambda s, D: (s.P_back * s.dP).sum(-2, keepdims=True)}), "eq:softmax",
+                  "D": lambda s, D: (s.P_back * s.dP).sum(-2, keepdims=True)}), SOFTMAX,
             "softmax is taken over the last axis, the keys"),
     # tiles
     Mistake("local_lse", "the weights of the way back are normalised tile by tile", local, BACK,

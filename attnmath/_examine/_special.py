@@ -6,6 +6,7 @@ import numpy as np
 
 from attnmath._examine._case import Conventions
 from attnmath._examine._diagnosis import Failure
+from attnmath._examine._mistake import DROPOUT
 from attnmath._examine._place import place
 from attnmath._examine._report import Finding
 from attnmath._examine._steps import Steps, T
@@ -42,7 +43,7 @@ def replayed(failures: Sequence[Failure], means: Conventions, dtype: str) -> lis
         if near.all() and drawn.any() and not np.array_equal(drawn, (s.R > 0) & (s.P > 1e-3)):
             return [Finding(
                 "mistake", "drop_not_replayed", "the way back draws a dropout mask of its own", _where(f),
-                "eq:dropout_attention_vjp", "keep the mask, or the state of the generator, for the way back",
+                DROPOUT, "keep the mask, or the state of the generator, for the way back",
                 "solved for from dV, the weights of the way back are P times 0 or 1/(1 - rho) at other places",
             )]  # fmt: skip
     return []
