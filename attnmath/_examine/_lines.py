@@ -32,9 +32,9 @@ def lines(x: Sketch, candidate: Candidate, means: Conventions, dtype: str) -> st
     name, at = worst(outcome.answer, want)
     mine, theirs = ", ".join(map(str, at)), ", ".join(map(str, _place(name, at, layout)))
     found += ["", _right(case, means, name)]
-    found.append(
-        f'print("{name}[{mine}] is", float({OWN[name]}[{theirs}]), "and should be", float(right[{mine}]))'
-    )
+    entry = f"{OWN[name]}[{theirs}]"
+    entry = f"{entry}.item()" if candidate.library.name == "torch" else f"float({entry})"
+    found.append(f'print("{name}[{mine}] is", {entry}, "and should be", float(right[{mine}]))')
     got, right = getattr(outcome.answer, name)[at], getattr(want, name)[at]
     return "\n".join([*found, f"# {name}[{mine}] is {got:.6g} and should be {right:.6g}"])
 
