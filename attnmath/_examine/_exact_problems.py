@@ -26,7 +26,7 @@ from attnmath._examine._steps import Steps, T
 from attnmath._roundoff import FORMATS, nearest
 
 # From one key to the next, before the scale. In float16 the scores of a hundred keys still fit.
-GAP = {"float64": 2.0**14, "float32": 2.0**12, "bfloat16": 2.0**12, "float16": 2.0**8}
+GAP = {"float64": 2.0**14, "float32": 2.0**14, "bfloat16": 2.0**14, "float16": 2.0**8}
 # exp(-this) is 0; in float16, what is computed from it in float32 is 0 when it is stored.
 VANISHED = {"float64": 750.0, "float32": 110.0, "bfloat16": 110.0, "float16": 30.0}
 COUNTS = (1, 4, 16)  # of keys seen: NumPy, PyTorch and JAX find exp(-log(count)) exactly
@@ -79,7 +79,8 @@ def exact_cases(options: Collection[str], dtype: str, seed: int) -> list[Case]:
 def exact_answer(case: Case, means: Conventions, dtype: str) -> Answer | None:
     """What every sensible program returns, bit for bit; None if one of them may round."""
     s = Steps(case, means)
-    far = s.A.max(-1, keepdims=True) - s.A
+    top = s.A.max(-1, keepdims=True)
+    far = np.where(np.isneginf(top), 1.0, top) - s.A
     nearest_keys = far == 0
     s = Steps(replace(case, keep=nearest_keys), means)  # all others have weight 0 in this format
     vanished = (nearest_keys | (far >= VANISHED[dtype])).all()

@@ -4,12 +4,13 @@ A family says how the numbers are drawn. They are drawn in float64 and rounded t
 so that the candidate and the right answer start from the same numbers.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
 
 from attnmath._examine._case import Case
+from attnmath._examine._draws import FAMILIES
 from attnmath._examine._exact_problems import exact_answer, exact_cases
 from attnmath._examine._settings import (
     SHAPES,
@@ -25,74 +26,7 @@ from attnmath._roundoff import nearest
 
 __all__ = ["FAMILIES", "cases", "exact_answer", "exact_cases", "random_case"]
 
-Numbers = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # Q, K, V, dO
 POISON = {"float64": 1e30, "float32": 1e30, "bfloat16": 1e30, "float16": 300.0}  # float16 ends at 65504
-TINY = {"float64": 1e-6, "float32": 1e-6, "bfloat16": 1e-6, "float16": 1e-2}
-
-
-def gaussian(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
-    """All numbers normal."""
-    return tuple(rng.standard_normal(shape) for shape in shapes)
-
-
-def peaked(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
-    """Larger scores: most weights are near 0 or near 1."""
-    Q, K, V, dO = gaussian(rng, dtype, *shapes)
-    return 2 * Q, 2 * K, V, dO
-
-
-def offset(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
-    """The same vector added to all keys, and one to all values: softmax does not see the first."""
-    Q, K, V, dO = gaussian(rng, dtype, *shapes)
-    return Q, K + 3 * rng.standard_normal(K.shape[-1]), V + 2, dO
-
-
-def tiny(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
-    """A small gradient, as that of a mean, and scores near 0."""
-    Q, K, V, dO = gaussian(rng, dtype, *shapes)
-    return 0.1 * Q, 0.1 * K, V, TINY[dtype] * dO
-
-
-def ties(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
-    """Few different numbers, and every key twice: largest scores that are equal."""
-    Q, K, V, dO = (rng.integers(-2, 2, shape, endpoint=True) / 2 for shape in shapes)
-    half = (K.shape[2] + 1) // 2
-    K[:, :, half:] = K[:, :, : K.shape[2] - half]
-    return Q, K, V, dO
-
-
-def outliers(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
-    """One feature and one token that are much larger than the others."""
-    Q, K, V, dO = gaussian(rng, dtype, *shapes)
-    for x in (K, V, dO):
-        x[..., rng.integers(x.shape[-1])] *= 8
-        x[..., rng.integers(x.shape[-2]), :] *= 2
-    return Q, K, V, dO
-
-
-def positive(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
-    """All numbers between 0 and 1: nothing cancels but in dA."""
-    return tuple(rng.random(shape) for shape in shapes)
-
-
-def large_negative_scores(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
-    """Scores far below 0, so that exp of them or of minus their log-sum-exp over- or underflows."""
-    Q, K, V, dO = gaussian(rng, dtype, *shapes)
-    lower = 1200.0 if dtype == "float64" else 160.0
-    size = np.sqrt(lower / np.sqrt(K.shape[-1]))  # the scores are lower by that, at the usual scale
-    return Q + size, K - size, V, dO
-
-
-FAMILIES: dict[str, Callable[..., Numbers]] = {
-    "gaussian": gaussian,
-    "peaked": peaked,
-    "offset": offset,
-    "tiny": tiny,
-    "ties": ties,
-    "outliers": outliers,
-    "positive": positive,
-    "large negative scores": large_negative_scores,
-}
 
 # Name (the family first), then b, H, G, n, m, d_k, d_v: different from each other where they may be.
 SETTINGS = [
@@ -100,6 +34,9 @@ SETTINGS = [
     Setting("gaussian, n < m", (2, 3, 3, 5, 9, 16, 16)),
     Setting("gaussian, n > m", (2, 3, 3, 11, 6, 16, 16)),
     Setting("gaussian, d_v != d_k", (2, 3, 3, 5, 7, 16, 8)),
+    Setting("gaussian, odd width", (2, 3, 3, 5, 8, 7, 7)),
+    Setting("gaussian, odd widths", (2, 3, 3, 6, 8, 7, 5)),
+    Setting("gaussian, width of one", (2, 3, 3, 5, 7, 1, 1)),
     Setting("gaussian, strided dO", (2, 3, 3, 5, 7, 16, 16), also=("strided dO",)),
     Setting("gaussian, broadcast dO", (2, 3, 3, 5, 7, 16, 16), also=("broadcast dO",)),
     Setting("gaussian, one query", (2, 3, 3, 1, 7, 16, 16)),
@@ -152,10 +89,11 @@ def random_setting(options: Collection[str], rng: Rng, most: int) -> Setting:
     """Sizes, at most one of mask, causal and bias, and any of the others."""
     G, group = rng.integers(1, 4), rng.choice([1, 1, 2, 3])
     n, m = rng.integers(1, most + 1, 2)
-    d_k, d_v = rng.choice([8, 16, 24, 32], 2) if rng.random() < 0.3 else [rng.choice([8, 16, 32])] * 2
+    d_k, d_v = rng.choice([1, 5, 8, 16, 32], 2)
+    d_v = d_v if rng.random() < 0.3 else d_k
     sizes = tuple(int(k) for k in (rng.integers(1, 4), G * group, G, n, m, d_k, d_v))
     hides = rng.choice(["", "", "mask", "causal", "bias"])
-    # PyTorch's kernel for processors multiplies -inf by the scale where a key is in the future.
+    # PyTorch's kernel for processors multiplies the -inf of a key in the future by the scale.
     scales = [0.3, 0.05] if hides == "causal" else [0.3, 0.05, -0.5, 0.0]
     kinds = (*SHAPES, "padding", "empty") if hides == "mask" else (*SHAPES, "hidden")
     kind = str(rng.choice(kinds))
@@ -165,7 +103,7 @@ def random_setting(options: Collection[str], rng: Rng, most: int) -> Setting:
         bias=kind if hides == "bias" else None,
         scale=float(rng.choice(scales)) if rng.random() < 0.2 else None,
         rho=float(rng.choice([0.1, 0.25, 0.5])) if rng.random() < 0.2 else 0.0,
-        also=(str(rng.choice(["", "strided dO", "broadcast dO", "poison"])),),
+        also=(str(rng.choice(["", "poison"] if kind == "padding" else ["", "strided dO", "broadcast dO"])),),
     )  # fmt: skip
 
 

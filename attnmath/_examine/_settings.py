@@ -100,6 +100,7 @@ def traits_of(case: Case) -> set[str]:
         "batch": s["b"] > 1,
         "n != m": s["n"] != s["m"],
         "d_v != d_k": s["d_v"] != s["d_k"],
+        "odd width": s["d_k"] % 2 == 1 or s["d_v"] % 2 == 1,
         "odd length": s["n"] % 2 == 1 or s["m"] % 2 == 1,
         "more than 64 keys": s["m"] > 64,
         "empty row": not all(x.any(-1).all() for x in seen),
