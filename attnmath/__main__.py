@@ -1,6 +1,7 @@
 """The command: attnmath examine, attnmath vectors."""
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -100,13 +101,14 @@ def _examine(args: argparse.Namespace) -> int:
     from attnmath._examine._load import Unusable, load
     from attnmath._examine._progress import Progress
 
-    with redirect_stdout(sys.stderr):  # what the candidate prints is no part of the report
+    aside = io.StringIO() if args.quiet else sys.stderr
+    with redirect_stdout(aside):  # what the candidate prints is no part of the report
         fn, backward = load(args.target), args.backward and load(args.backward)
     from attnmath import examine
 
     say = Progress(args.progress or sys.stderr.isatty(), sys.stderr.isatty())
     try:
-        with redirect_stdout(sys.stderr):
+        with redirect_stdout(aside):
             report = examine(
                 fn, backward, options=args.options, conventions=args.conventions, dtype=args.dtype,
                 framework=args.framework, layout=args.layout, device=args.device, seed=args.seed,

@@ -209,16 +209,17 @@ def test_a_file_that_cannot_be_written(folder, asked, capsys):
     assert capsys.readouterr().err.startswith("attnmath examine: nowhere/found.xml cannot be written: ")
 
 
-@pytest.mark.parametrize(("wanted", "screen", "seconds", "told"), [
-    (True, True, 1.0, ""),
-    (True, True, 2.0, "\r   2 s  the first of two\r   2 s  the second      \r" + 18 * " " + "\r"),
-    (True, False, 2.0, "   2 s  the first of two\n   2 s  the second\n"),
-    (False, False, 9.0, ""),
+@pytest.mark.parametrize(("wanted", "screen", "told"), [
+    (True, True, f"\r   2 s  the second of four\r{'   3 s  third':26}\r   4 s  fourth\r{'':14}\r"),
+    (True, False, "   2 s  the second of four\n   4 s  fourth\n"),
+    (False, False, ""),
 ])  # fmt: skip
-def test_progress_is_told_when_it_takes_long(capsys, monkeypatch, wanted, screen, seconds, told):
+def test_progress_is_told_when_it_takes_long(capsys, monkeypatch, wanted, screen, told):
+    clock = [0.0]
+    monkeypatch.setattr("attnmath._examine._progress.time.monotonic", lambda: clock[-1])
     say = Progress(wanted, screen)
-    monkeypatch.setattr("attnmath._examine._progress.time.monotonic", lambda: say.start + seconds)
-    for what in ("the first of two", "the second"):
+    for what in ("first", "the second of four", "third", "fourth"):
+        clock.append(clock[-1] + 1.0)
         say(what)
     say.end()
     assert capsys.readouterr().err == told

@@ -76,6 +76,17 @@ def test_the_sentence_of_a_wrong_one():
     assert UNJUDGED.sentence == "not judged, so nothing is known: it raises ValueError: no"
 
 
+def test_lines_to_paste_stay_lines():
+    report = replace(RIGHT, hazards=(replace(HAZARD, evidence="import torch\nif True:\n    print(1 < 2)"),))
+    assert "    evidence\n      import torch\n      if True:\n          print(1 < 2)\n  tried " in str(report)
+    assert '<pre tabindex="0" style="overflow:auto">import torch\nif True:\n    print(1 &lt; 2)</pre>' in report._repr_html_()
+
+
+def test_a_name_with_an_underscore_stays_as_it_is():
+    report = replace(RIGHT, conventions=Conventions(causal="lower_right", scale="1/sqrt(d_k)"))
+    assert "  conventions  causal lower-right, scale 1/sqrt(d_k)" in str(report).splitlines()
+
+
 def test_a_convention_that_was_found_is_no_reason_of_the_verdict():
     found = Finding("convention", "causal", "the alignment is upper-left")
     report = replace(WRONG, findings=(found, NO_D))

@@ -7,18 +7,22 @@ PATIENCE = 1.5  # seconds without a word
 
 
 class Progress:
-    """Says what is being done, if it is wanted; on a screen, one line in place of another."""
+    """Says what is being done, if it is wanted; one line in place of another where it is a screen."""
 
     def __init__(self, wanted: bool, screen: bool) -> None:
-        self.wanted, self.screen, self.start, self.width = wanted, screen, time.monotonic(), 0
+        self.wanted, self.screen, self.width = wanted, screen, 0
+        self.start = self.last = time.monotonic()
 
     def __call__(self, what: str) -> None:
-        seconds = time.monotonic() - self.start
-        if self.wanted and seconds > PATIENCE:
-            line = f"{seconds:4.0f} s  {what}"
-            print(f"\r{line:<{self.width}}" if self.screen else line,
-                  end="" if self.screen else "\n", file=sys.stderr, flush=True)  # fmt: skip
-            self.width = len(line)
+        now = time.monotonic()
+        if not self.wanted or now < (self.start if self.screen else self.last) + PATIENCE:
+            return
+        line = f"{now - self.start:4.0f} s  {what}"
+        if self.screen:
+            print(f"\r{line:<{self.width}}", end="", file=sys.stderr, flush=True)
+        else:
+            print(line, file=sys.stderr, flush=True)
+        self.width, self.last = len(line), now
 
     def end(self) -> None:
         """Take the line away."""

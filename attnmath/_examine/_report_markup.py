@@ -21,7 +21,7 @@ def html(report: Report) -> str:
 
     body = "".join(
         f'<tr><th scope="row" style="{CELL}">{escape(label.strip())}</th>'
-        f'<td style="{CELL}">{escape(value)}</td></tr>'
+        f'<td style="{CELL}">{_cell(value)}</td></tr>'
         for label, value in words.rows(report)
     )
     parts = [
@@ -32,9 +32,16 @@ def html(report: Report) -> str:
     if report.smallest:
         parts.append(
             "<details><summary>The smallest case that fails</summary>"
-            f'<pre tabindex="0" style="overflow:auto">{escape(report.smallest.rstrip())}</pre></details>'
+            f"{_cell(report.smallest.rstrip() + chr(10))}</details>"
         )
     return "".join(parts) + "</section>"
+
+
+def _cell(value: str) -> str:
+    """The text; lines that can be pasted stay lines, and can be scrolled without a mouse."""
+    from html import escape
+
+    return f'<pre tabindex="0" style="overflow:auto">{escape(value)}</pre>' if "\n" in value else escape(value)
 
 
 def junit(report: Report) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -50,14 +51,23 @@ def text(report: Report) -> str:
     """The verdict, findings, hazards, conventions, what was tried, and the smallest case."""
     lines = textwrap.wrap(f"{report.candidate} is {sentence(report)}.", WIDTH)
     for label, value in rows(report):
-        lines += textwrap.wrap(
-            value, WIDTH, initial_indent=f"  {label:<13}", subsequent_indent=" " * 15,
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
+        lines += _pasted(label, value) if "\n" in value else _wrapped(label, value)
     if report.smallest:
         lines += ["", "The smallest case that fails, to be pasted:", ""]
         lines += textwrap.indent(report.smallest.rstrip(), "    ").splitlines()
     return "\n".join(lines)
+
+
+def _wrapped(label: str, value: str) -> list[str]:
+    return textwrap.wrap(
+        value, WIDTH, initial_indent=f"  {label:<13}", subsequent_indent=" " * 15,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def _pasted(label: str, value: str) -> list[str]:
+    """Lines that can be pasted stay as they are."""
+    return [f"  {label}", *textwrap.indent(value.strip("\n"), "      ").splitlines()]
 
 
 def rows(report: Report) -> Iterator[tuple[str, str]]:
@@ -77,7 +87,7 @@ def rows(report: Report) -> Iterator[tuple[str, str]]:
 def said(means: Conventions) -> str:
     """The conventions in words, those that are known."""
     return ", ".join(
-        f"{word} {getattr(means, name).replace('_', '-')}"
+        f"{word} {getattr(means, name).replace('r_', 'r-')}"
         for name, word in NAMED.items()
         if getattr(means, name) is not None
     )
@@ -105,9 +115,9 @@ def groups(report: Report) -> dict[str, list[Problem]]:
 
 
 def family(problem: Problem) -> str:
-    """The family of a problem: one of its traits, or the first word of its name."""
+    """The family of a problem: one of its traits, or its name up to a comma."""
     word = next((f for f in FAMILIES if f in problem.traits), None)
-    return word or (problem.name.split() or ["other"])[0].strip(",:;")
+    return word or re.split("[,:]", problem.name)[0] or "other"
 
 
 def number(n: int, what: str) -> str:
