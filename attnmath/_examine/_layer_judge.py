@@ -1,0 +1,89 @@
+"""Is what a layer gave right? Entry by entry, under its own bound."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from attnmath._examine._case import Conventions
+from attnmath._examine._layer_case import LayerAnswer, LayerCase
+from attnmath._examine._layer_near import formats
+from attnmath._examine._layer_steps import NearSteps
+from attnmath._examine._place import place
+from attnmath._roundoff import ratio
+
+CONSTANT = 1.0  # errors are compared with a proved bound: nothing is fitted
+
+
+@dataclass(frozen=True, eq=False)
+class Tried:
+    """A problem that a layer was given: what came, what is right, how far off it may be."""
+
+    case: LayerCase
+    got: LayerAnswer
+    want: LayerAnswer
+    off: LayerAnswer
+    note: str | None = None
+
+    @cached_property
+    def ratios(self) -> dict[str, float]:
+        """By how much of its bound each output is off, at most."""
+        return {
+            name: ratio(g, w, o)
+            for name, g, w, o in zip(LayerAnswer._fields, self.got, self.want, self.off)
+            if g is not None
+        }
+
+    @cached_property
+    def wrong(self) -> dict[str, np.ndarray]:
+        """For each output that is wrong, which entries."""
+        bad = [name for name, r in self.ratios.items() if r > CONSTANT]
+        return {name: ~self.inside(name, getattr(self.want, name)) for name in bad}
+
+    def inside(self, name: str, want: np.ndarray, times: float = 1.0, more: float = 0.0) -> np.ndarray:
+        """Which entries are as wanted, up to some times the bound and a little more."""
+        got, off = getattr(self.got, name), getattr(self.off, name)
+        with np.errstate(invalid="ignore"):
+            return (got == want) | (abs(got - want) <= times * CONSTANT * off + more)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The outputs that there are, the wrong ones first."""
+        return sorted(self.ratios, key=lambda name: name not in self.wrong)
+
+    @cached_property
+    def slack(self) -> dict[str, float]:
+        """How far each output may be off, in units of its own size; what is zero takes what others have."""
+        most = {x: [np.abs(getattr(part, x)).max() for part in (self.off, self.want)] for x in self.names}
+        own = {x: 4 * off / size for x, (off, size) in most.items() if size and x != "db_K"}
+        return {x: own.get(x, max(own.values(), default=0.0)) for x in self.names}
+
+    @property
+    def size(self) -> int:
+        """How much there is to compute."""
+        return self.case.X.size * self.case.keys.shape[1]
+
+    def where(self) -> str:
+        """The places of all wrong entries."""
+        found = ((name, _four(name, x), _four(name, getattr(self.got, name))) for name, x in self.wrong.items())
+        return "; ".join(place(*x) for x in found)
+
+
+def _four(name: str, x: np.ndarray) -> np.ndarray:
+    """With axes for batch, head, row and column."""
+    if name.startswith("db"):
+        return x.reshape(1, -1, 1, x.shape[-1])
+    return x[None] if name.startswith("dW") else x[:, None]
+
+
+def tried(case: LayerCase, got: LayerAnswer, means: Conventions, dtype: str) -> Tried:
+    """What came, beside what is right."""
+    want, off = NearSteps(case, means, formats(dtype, means.inside)).truth()
+    return Tried(case, got, want, off)
+
+
+def worst(problems: list[Tried]) -> Mapping[str, float]:
+    """The largest ratio of each output over all problems."""
+    names = dict.fromkeys(name for t in problems for name in t.ratios)
+    return {name: max(t.ratios.get(name, 0.0) for t in problems) for name in names}

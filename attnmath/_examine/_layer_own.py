@@ -1,0 +1,163 @@
+"""A layer of one's own: in which form are its weights?"""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnmath._heads import Weights
+
+# What layers call their matrices; what is not here can be named W_Q, W_K, W_V, W_O, b_Q, ...
+NAMES = {
+    "Q": "q q_proj query query_proj wq to_q q_lin q_linear w_q linear_q",
+    "K": "k k_proj key key_proj wk to_k k_lin k_linear w_k linear_k",
+    "V": "v v_proj value value_proj wv to_v v_lin v_linear w_v linear_v",
+    "O": "o o_proj out out_proj output wo to_out out_lin out_linear w_o linear_o dense c_proj proj linear_out",
+    "QKV": "qkv qkv_proj in_proj c_attn wqkv to_qkv query_key_value w_qkv linear_qkv",
+    "KV": "kv kv_proj wkv to_kv key_value w_kv linear_kv",
+}
+ROLES = {name: role for role, names in NAMES.items() for name in names.split()}
+
+
+class Reading(NamedTuple):
+    """How the numbers of the parameters lie: axes by their letters, as "(h k) d"."""
+
+    into: str  # of W_Q, W_K, W_V, or of what holds them
+    out: str  # of W_O
+
+    @property
+    def words(self) -> str:
+        """In words."""
+        return f"W_Q, W_K, W_V {self.into}, W_O {self.out}"
+
+
+INTO = {
+    2: ["d (h k)", "(h k) d", "d (k h)", "(k h) d"],
+    3: ["h d k", "d h k", "h k d"],
+}
+PACKED = {2: ["d (p h k)", "(p h k) d", "d (h p k)", "(h p k) d"], 3: ["p d (h k)", "p (h k) d"],
+          4: ["p h d k", "d p h k"]}  # fmt: skip
+OUT = {2: ["(h k) d", "d (h k)", "(k h) d", "d (k h)"], 3: ["h k d", "d h k"]}
+
+
+def role(name: str) -> str | None:
+    """"W_Q", "b_KV", ... for the name of a parameter; None for one that is none of attention."""
+    if name in {f"{x}_{r}" for x in "Wb" for r in NAMES}:
+        return name
+    parts = [p for p in name.lower().replace("in_proj_", "in_proj.").split(".") if not p.isdigit()]
+    kind = "b" if parts[-1] in ("bias", "b") else "W"
+    if parts[-1] in ("bias", "weight", "kernel", "b", "w") and len(parts) > 1:
+        parts = parts[:-1]
+    return f"{kind}_{ROLES[parts[-1]]}" if parts[-1] in ROLES else None
+
+
+def roles(names: Mapping[str, Any]) -> dict[str, str]:
+    """The name of each parameter by its role; raises ValueError where one is missing."""
+    found = {r: name for name in names if (r := role(name)) is not None}
+    missing = [x for x in ("W_Q", "W_K", "W_V", "W_O") if not any(x[2] in r and r[0] == "W" for r in found)]
+    if missing:
+        raise ValueError(
+            f"examine_layer: weights has {', '.join(names)}; it needs {', '.join(missing)} as well"
+            " (or W_QKV, W_KV for those that are packed)"
+        )
+    return found
+
+
+def moved(x: np.ndarray, axes: str, sizes: Mapping[str, int], to: str) -> np.ndarray:
+    """An array whose axes have letters, in the order of others: "(h k) d" to "h d k"."""
+    letters = axes.replace("(", "").replace(")", "").split()
+    groups = axes.replace("(", " ( ").replace(")", " ) ").split()
+    want, inside = [], False
+    for word in groups:
+        if word in "()":
+            inside = word == "("
+            want.append([]) if inside else None
+        elif inside:
+            want[-1].append(word)
+        else:
+            want.append([word])
+    free = {}
+    for group, size in zip(want, x.shape, strict=True):
+        known = math.prod(sizes[c] for c in group if c in sizes)
+        unknown = [c for c in group if c not in sizes]
+        if len(unknown) > 1 or size % known or not unknown and size != known:
+            raise ValueError("no such reading")
+        free |= {c: size // known for c in unknown}
+    return x.reshape([(sizes | free)[c] for c in letters]).transpose([letters.index(c) for c in to.split()])
+
+
+def readings(weights: Mapping[str, Any], heads: int | None) -> list[tuple[Reading, Callable]]:
+    """All ways to read the parameters that fit their shapes, each with `ours`."""
+    named = roles(weights)
+    shapes = {r: tuple(weights[name].shape) for r, name in named.items()}
+    first = next(r for r in ("W_Q", "W_QKV", "W_KV") if r in shapes)
+    into = (INTO if first == "W_Q" else PACKED).get(len(shapes[first]), [])
+    found = []
+    for reading in itertools.starmap(Reading, itertools.product(into, OUT.get(len(shapes["W_O"]), []))):
+        if ("(k h)" in reading.into) != ("(k h)" in reading.out):
+            continue  # heads that are packed in two ways are a mistake
+        ours = reader(named, reading, heads)
+        try:
+            W = ours({name: np.zeros(w.shape) for name, w in weights.items()})
+        except ValueError:
+            continue
+        (H, d, d_k), (G, _, k), v, o = W.W_Q.shape, W.W_K.shape, W.W_V.shape, W.W_O.shape
+        if k == d_k and v[0] == G and o == (H, v[2], d) and H % G == 0:
+            found.append((reading, ours))
+    alike = [x for x in found if x[0].into.startswith("(") != x[0].out.startswith("(")]
+    return alike or found  # square matrices turned in two ways are a mistake
+
+
+def reader(named: Mapping[str, str], reading: Reading, heads: int | None) -> Callable[..., Weights]:
+    """`ours` for one way to read."""
+    def ours(numbers: Mapping[str, np.ndarray]) -> Weights:
+        x = {r: np.asarray(numbers[name], float) for r, name in named.items()}
+        H = heads if heads is not None else x["W_O"].shape[reading.out.split().index("h")]
+        out = moved(x["W_O"], reading.out, {"h": H}, "h k d")
+        W = {"W_O": out, **_inputs(x, reading.into, H, out.shape)}
+        return Weights(**W, b_O=x.get("b_O"))
+
+    return ours
+
+
+def _inputs(x: Mapping[str, np.ndarray], axes: str, H: int, out: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """W_Q, W_K, W_V and their biases, the heads in front."""
+    found = {}
+    for r, w in x.items():
+        kind, letters = r.split("_")
+        if letters == "O":
+            continue
+        own = axes if len(letters) > 1 or "p" not in axes else _unpacked(axes)
+        own = own if kind == "W" else _without_d(own, w.ndim)
+        sizes = _sizes(x, letters, own, H, out)
+        to = ("p " if "p" in own else "") + ("h d k" if kind == "W" else "h k")
+        parts = moved(w, own, sizes, to)
+        found |= dict(zip([f"{kind}_{a}" for a in letters], parts if "p" in own else [parts]))
+    return found
+
+
+def _sizes(x: Mapping, letters: str, axes: str, H: int, out: tuple[int, ...]) -> dict[str, int]:
+    """What is known of the sizes; keys and values may have fewer heads."""
+    sizes = {"p": len(letters)} if "p" in axes else {}
+    if letters in ("Q", "QKV", "KV"):
+        return sizes | {"h": H}
+    return sizes | ({"k": out[1]} if letters == "V" else {"k": _d_k(x, H, out)})
+
+
+def _d_k(x: Mapping, H: int, out: tuple[int, ...]) -> int:
+    """The size of a query: that of W_Q with one of its axes for the tokens."""
+    w = x["W_Q"]
+    return w.size // (H * out[2])
+
+
+def _unpacked(axes: str) -> str:
+    """The axes of W_Q beside a packed W_KV."""
+    return axes.replace("p ", "").replace(" p", "")
+
+
+def _without_d(axes: str, ndim: int) -> str:
+    """The axes of the bias."""
+    axes = axes.replace("d ", "").replace(" d", "")
+    return "(" + axes.replace("(", "").replace(")", "") + ")" if ndim == 1 else axes
