@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from attnmath._examine import _contract
-from attnmath._examine._calls import Broken, Fault, Worker, message
+from attnmath._examine._attempt import attempt, keywords
+from attnmath._examine._calls import Broken, Fault, Worker
 from attnmath._examine._case import Answer, Case, Conventions
-from attnmath._examine._frameworks import dtype_name, framework, is_imported
-from attnmath._examine._guess import guess
-from attnmath._examine._layouts import from_layout, joined, parts, scores_axes, to_layout
+from attnmath._examine._frameworks import dtype_name, framework, in_order, refusal
+from attnmath._examine._layouts import joined, parts
 
 OPTIONS = ("mask", "bias", "causal", "scale", "groups", "dropout", "dropout_mask", "seed")
-SWITCHES = ("causal", "groups")  # given as True or False
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class Candidate:
         if self.misfit:
             raise Broken(self.misfit)
         if self.framework is None:
-            self._use(self._tried())
+            self._find()
         return self.arrays
 
     @property
@@ -87,67 +86,38 @@ class Candidate:
         except Broken:
             return self.given_dtype
 
+    def _find(self) -> None:
+        """The library by what its code names, or the first whose arrays it takes and gives back."""
+        names = in_order(self.fn, self.backward)
+        told = []
+        for name in names:
+            try:
+                self._use(name)
+                fault = None if len(names) == 1 else refusal(self)
+            except ImportError as error:
+                fault = Fault("framework", str(error))
+            if fault is None:
+                return
+            told.append((name, fault))
+            if fault.name == "hangs":
+                break
+        self.framework, first = None, told[0][1]
+        if first.name == "hangs" or all(fault.sentence == first.sentence for _, fault in told):
+            self.misfit = first
+        else:
+            each = "; ".join(f"with {name}: {fault.sentence}" for name, fault in told)
+            self.misfit = Fault("framework", f"no library's arrays suit it: {each}")
+        raise Broken(self.misfit)
+
     def _use(self, name: str) -> None:
         dtype = self.given_dtype or ("float64" if name == "numpy" else "float32")
         self.arrays, self.framework = framework(name, dtype, self.device), name
 
-    def _tried(self) -> str:
-        """The first library whose arrays it takes and gives back."""
-        names = guess(self.fn) + (guess(self.backward) if self.backward else [])
-        for name in ("torch", "jax"):
-            if name in names and not {"torch", "jax", "any"} - {name} & set(names):
-                return name
-        order = ["numpy", "torch", "jax"] if self.backward else ["torch", "jax", "numpy"]
-        if "numpy" in names and "any" not in names:  # its functions are called on numbers, too
-            order = [name for name in order if name == "numpy" or name in names or is_imported(name)]
-        told = []
-        for name in order:
-            try:
-                self._use(name)
-                faults = [self._accepts(rank) for rank in (4, 3, 2)]
-                if None in faults:
-                    return name
-                told.append(f"with {name}: {faults[0].sentence}")
-            except ImportError as error:
-                told.append(str(error))
-            finally:
-                self.framework = None
-        self.misfit = Fault("framework", f"no library's arrays suit it: {'; '.join(told)}")
-        if len({sentence.partition(": ")[2] for sentence in told}) == 1:
-            self.misfit = Fault("raises", told[0].partition(": ")[2])
-        raise Broken(self.misfit)
-
-    def _accepts(self, rank: int) -> Fault | None:
-        """Whether it takes arrays of the library: what went wrong."""
-        x = np.ones((2,) * rank)
-
-        def call() -> None:
-            q, k, v = (self.arrays.array(x) for _ in range(3))
-            if self.backward is None and self.arrays.name != "numpy":
-                O, _ = self._asked(self.arrays.differentiated, self.fn, [q, k, v], {}, None)
-            else:
-                O = self._asked(self.fn, q, k, v)
-            if not self.arrays.is_array(O):
-                raise Broken(Fault("type", f"it returns {type(O).__name__}"))
-
-        try:
-            self._in_time(call)
-        except Broken as broken:
-            return broken.fault
-
     # its calls
 
-    def _in_time(self, call: Callable) -> Any:
+    def in_time(self, call: Callable) -> Any:
+        """What a call returns, in the candidate's thread and under its library's settings."""
         return self.worker.call(lambda: self.arrays.inside(call), self.time_limit)
-
-    def _asked(self, function: Callable, *args: Any, **options: Any) -> Any:
-        """What the candidate's own code returns; Broken where it raises."""
-        try:
-            return function(*args, **options)
-        except Broken:
-            raise
-        except (Exception, SystemExit, KeyboardInterrupt, GeneratorExit) as error:
-            raise Broken(Fault("raises", message(error))) from error
 
     def lacks(self, case: Case) -> list[str]:
         """The words of the options that a case needs and the candidate has not."""
@@ -161,6 +131,10 @@ class Candidate:
             dropout=case.R is not None and "dropout_mask" not in self.options,
         )
         return [word for word, needed in needs.items() if needed and word not in self.options]
+
+    def keywords(self, case: Case, means: Conventions, layout: str, seed: int = 0) -> dict[str, Any]:
+        """The options of a call, by the candidate's own keywords."""
+        return self.in_time(lambda: keywords(self, case, means, layout, seed))[0]
 
     def run(
         self,
@@ -195,95 +169,13 @@ class Candidate:
         seconds = time.perf_counter() - began
         return Outcome(answer, error, seconds, tuple(dict.fromkeys(faults)), case)
 
-    def _joined(
-        self, case: Case, means: Conventions, layout: str, seed: int, faults: list, *how: Any
-    ) -> Answer:
+    def _joined(self, case: Case, means: Conventions, layout: str, *how: Any) -> Answer:
         """The answer to a case that may have to be given in parts."""
         answers = []
         for at, part in parts(case, layout):
-            call = functools.partial(self._attempt, part, means, layout, seed, faults, *how)
-            answers.append((at, self._in_time(call)))
+            call = functools.partial(attempt, self, part, means, layout, *how)
+            answers.append((at, self.in_time(call)))
         return joined(case, answers)
-
-    def _attempt(
-        self,
-        case: Case,
-        means: Conventions,
-        layout: str,
-        seed: int,
-        faults: list,
-        forward: bool = False,
-        only: str | None = None,
-    ) -> Answer:
-        """One call, there and back; in the candidate's thread."""
-        lib, traits = self.arrays, case.traits
-        own = "strided" if "strided inputs" in traits else "own"
-        spread = "strided" if "strided dO" in traits else "broadcast" if "broadcast dO" in traits else "own"
-        args = [lib.arranged(to_layout(x, layout), own) for x in (case.Q, case.K, case.V)]
-        dO = lib.arranged(to_layout(case.dO, layout), spread)
-        options, bias = self._keywords(case, means, layout, seed)
-        watch = _contract.Watch(lib, args, dO, options, self.earlier)
-        drawn = case.R is not None and "dropout_mask" not in self.options
-
-        def seeded() -> None:
-            if drawn:
-                lib.seed(seed)
-
-        seeded()
-        if self.backward or forward or lib.name == "numpy":
-            O, pull = self._asked(lib.called, self.fn, args, options), None
-        else:
-            O, pull = self._asked(lib.differentiated, self.fn, args, options, bias, only)
-        faults += _contract.check_output(lib, O, dO)
-        found = {"O": O}
-        if self.backward and not forward:
-            seeded()
-            grads = self._asked(self.backward, dO, *args, **options)
-        elif pull:
-            grads = self._asked(pull, dO)
-        else:
-            grads = None
-        if grads is not None:
-            likes = args + ([options[bias]] if bias else [])
-            good, more = _contract.check_gradients(lib, grads, likes, only)
-            found.update(good)
-            faults += more
-        faults += watch.faults(found, bool(self.backward))
-        self.earlier = watch.kept(found)
-        read = {name: lib.read(x) for name, x in found.items()}
-        if not traits & {"poison", "empty row"}:
-            faults += _contract.check_finite(read)
-        dB = read.pop("dB", None)
-        read = {name: from_layout(x, layout) for name, x in read.items()}
-        return Answer(**read, dB=None if dB is None else _contract.summed_dB(dB, case, layout))
-
-    def _keywords(self, case: Case, means: Conventions, layout: str, seed: int) -> tuple[dict, str | None]:
-        """The options in the candidate's own words, and the name of the bias among them."""
-        lib, words, given = self.arrays, self.options, {}
-        together = words.get("mask") is not None and words.get("mask") == words.get("bias")
-        keep, bias = case.keep, case.bias
-        if bias is not None and keep is not None and together:
-            keep, bias = None, np.where(keep, bias, -np.inf)
-        if keep is not None:
-            forms = {"keep": keep, "drop": ~keep, "add": np.where(keep, 0.0, -np.inf)}
-            given["mask"] = lib.array(scores_axes(forms[means.mask or "keep"], layout))
-        if bias is not None:
-            given["bias"] = lib.array(scores_axes(bias, layout))
-        given["causal"], given["groups"] = case.causal, case.sizes["G"] != case.sizes["H"]
-        if case.scale is not None:
-            given["scale"] = case.scale
-        if case.R is not None:
-            top = case.R.max()
-            given["dropout"] = float(1 - 1 / top) if top > 1 else 0.0
-            whole = np.broadcast_to(case.R, case.seen(means).shape)
-            given["dropout_mask"] = lib.array(scores_axes(np.array(whole), layout))
-            given["seed"] = lib.seed(seed) if "seed" in words else None
-        named = {words[word]: x for word, x in given.items() if isinstance(words.get(word), str)}
-        return named, words["bias"] if bias is not None and "constant bias" not in case.traits else None
-
-    def keywords(self, case: Case, means: Conventions, layout: str, seed: int = 0) -> dict[str, Any]:
-        """The options of a call, by the candidate's own keywords."""
-        return self._in_time(lambda: self._keywords(case, means, layout, seed))[0]
 
     def _with_dropout(self, case: Case, means: Conventions, layout: str, seed: int) -> Case:
         """The case with the dropout that the candidate draws from this seed, read off with V = I."""

@@ -1,0 +1,105 @@
+"""One call of a candidate, there and back: arrays made, contract watched, results read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnmath._examine import _contract
+from attnmath._examine._calls import Broken, Fault, message
+from attnmath._examine._case import Answer, Case, Conventions
+from attnmath._examine._layouts import from_layout, scores_axes, to_layout
+
+if TYPE_CHECKING:
+    from attnmath._examine._candidate import Candidate
+
+
+def asked(function: Callable, *args: Any, **options: Any) -> Any:
+    """What the candidate's own code returns; Broken where it raises."""
+    try:
+        return function(*args, **options)
+    except Broken:
+        raise
+    except (Exception, SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+        raise Broken(Fault("raises", message(error))) from error
+
+
+def attempt(
+    candidate: Candidate,
+    case: Case,
+    means: Conventions,
+    layout: str,
+    seed: int,
+    faults: list[Fault],
+    forward: bool = False,
+    only: str | None = None,
+) -> Answer:
+    """The candidate's answer; what it did wrong is added to the faults."""
+    lib, backward, traits = candidate.arrays, candidate.backward, case.traits
+    own = "strided" if "strided inputs" in traits else "own"
+    spread = "strided" if "strided dO" in traits else "broadcast" if "broadcast dO" in traits else "own"
+    args = [lib.arranged(to_layout(x, layout), own) for x in (case.Q, case.K, case.V)]
+    dO = lib.arranged(to_layout(case.dO, layout), spread)
+    options, bias = keywords(candidate, case, means, layout, seed)
+    watch = _contract.Watch(lib, args, dO, options, candidate.earlier)
+    drawn = case.R is not None and "dropout_mask" not in candidate.options
+
+    def seeded(function: Callable, *args: Any, **options: Any) -> Any:
+        if drawn:
+            lib.seed(seed)
+        return asked(function, *args, **options)
+
+    grads = None
+    if forward or lib.name == "numpy" or backward:
+        O = seeded(lib.called, candidate.fn, args, options)
+        faults += _contract.check_output(lib, O, dO)
+        if backward and not forward:
+            grads = seeded(backward, dO, *args, **options)
+    else:
+        O, pull = seeded(lib.differentiated, candidate.fn, args, options, bias, only)
+        faults += _contract.check_output(lib, O, dO)
+        grads = asked(pull, dO)
+    found = {"O": O}
+    if grads is not None or backward and not forward:
+        likes = args + ([options[bias]] if bias else [])
+        good, more = _contract.check_gradients(lib, grads, likes, only)
+        found |= good
+        faults += more
+    faults += watch.faults(found, bool(backward))
+    candidate.earlier = watch.kept(found)
+    read = {name: lib.read(x) for name, x in found.items()}
+    if not traits & {"poison", "empty row"}:
+        faults += _contract.check_finite(read)
+    dB = read.pop("dB", None)
+    read = {name: from_layout(x, layout) for name, x in read.items()}
+    return Answer(**read, dB=None if dB is None else _contract.summed_dB(dB, case, layout))
+
+
+def keywords(
+    candidate: Candidate, case: Case, means: Conventions, layout: str, seed: int
+) -> tuple[dict[str, Any], str | None]:
+    """The options in the candidate's own words, and the one among them that has a gradient."""
+    lib, words, given = candidate.arrays, candidate.options, {}
+    together = words.get("mask") is not None and words.get("mask") == words.get("bias")
+    keep, bias = case.keep, case.bias
+    if bias is not None and keep is not None and together:
+        keep, bias = None, np.where(keep, bias, -np.inf)
+    if keep is not None:
+        forms = {"keep": keep, "drop": ~keep, "add": np.where(keep, 0.0, -np.inf)}
+        given["mask"] = lib.array(scores_axes(forms[means.mask or "keep"], layout))
+    if bias is not None:
+        given["bias"] = lib.array(scores_axes(bias, layout))
+    given["causal"], given["groups"] = case.causal, case.sizes["G"] != case.sizes["H"]
+    if case.scale is not None:
+        given["scale"] = case.scale
+    if case.R is not None:
+        top = case.R.max()
+        given["dropout"] = float(1 - 1 / top) if top > 1 else 0.0
+        whole = np.broadcast_to(case.R, case.seen(means).shape)
+        given["dropout_mask"] = lib.array(scores_axes(np.array(whole), layout))
+        given["seed"] = lib.seed(seed) if "seed" in words else None
+    named = {words[word]: x for word, x in given.items() if isinstance(words.get(word), str)}
+    differentiated = bias is not None and "constant bias" not in case.traits
+    return named, words["bias"] if differentiated else None
