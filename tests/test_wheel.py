@@ -18,10 +18,10 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 SOURCES = ("attnmath", "pyproject.toml", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE")
 
 
-def readme_example():
-    """The README's example and the output that it promises."""
-    text = (ROOT / "README.md").read_text("utf-8")
-    return re.search(r"```python\n(.*?)```\n+```text\n(.*?)```", text, re.DOTALL).groups()
+def readme_examples():
+    """The README's examples that need NumPy alone, and the outputs that they promise."""
+    found = re.findall(r"```python\n(.*?)```\n+```text\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    return [(example, output) for example, output in found if "torch" not in example]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,8 @@ def run(python, code, tmp_path):
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    assert {"attnmath/py.typed", "attnmath/page/grammar.lark", "attnmath/trained.json"} <= set(names)
+    assert {"attnmath/py.typed", "attnmath/page/grammar.lark", "attnmath/trained.json",
+            "attnmath/_examine/conventions.toml"} <= set(names)  # fmt: skip
     assert {name.split("/")[0] for name in names} == {
         "attnmath", f"attnmath-{PROJECT['version']}.dist-info"}
     assert any(name.endswith("licenses/LICENSE") for name in names)
@@ -76,20 +77,50 @@ def test_the_wheel_tells_its_readme_and_its_changes(wheel):
     assert (ROOT / "CHANGELOG.md").read_text("utf-8").strip() in text
 
 
-def test_the_readme_example_runs_where_nothing_else_is_installed(bare, tmp_path):
-    example, output = readme_example()
-    assert len(example.splitlines()) == 6
-    assert run(bare, example, tmp_path) == output
+def test_the_readme_s_examples_run_where_nothing_else_is_installed(bare, tmp_path):
+    examples = readme_examples()
+    assert len(examples) == 3
+    for example, output in examples:
+        assert run(bare, example, tmp_path) == output
 
 
 def test_the_bare_environment_is_bare(bare, tmp_path):
     code = """
 from importlib.util import find_spec
-print([name for name in ("torch", "lark", "pytest", "matplotlib", "tools") if find_spec(name)])
+print([name for name in ("torch", "lark", "pytest", "matplotlib", "hypothesis", "safetensors", "tools") if find_spec(name)])
 import attnmath; print(attnmath.__file__)"""
     found, origin = run(bare, code, tmp_path).splitlines()
     assert found == "[]"
     assert Path(origin).is_relative_to(bare.parent.parent)
+
+
+CANDIDATE = """
+import numpy as np
+
+def forward(q, k, v):
+    a = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    e = np.exp(a - a.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True) @ v
+
+def zeros(do, q, k, v):
+    return 0 * q, 0 * k, 0 * v
+"""
+
+
+def command(python, *words, cwd):
+    return subprocess.run([python.parent / "attnmath", *words], cwd=cwd, capture_output=True, text=True)
+
+
+def test_the_command_runs_where_nothing_else_is_installed(bare, tmp_path):
+    assert command(bare, "--version", cwd=tmp_path).stdout == f"attnmath {PROJECT['version']}\n"
+    (tmp_path / "mine.py").write_text(CANDIDATE)
+    judged = command(bare, "examine", "mine:forward", "--backward", "mine:zeros", cwd=tmp_path)
+    assert judged.returncode == 1 and judged.stderr == ""
+    assert "forward is wrong: " in judged.stdout and "pip install 'attnmath[examine]'" in judged.stdout
+    missing = command(bare, "examine", "mine:forward", "--framework", "torch", cwd=tmp_path)
+    assert missing.returncode == 2 and "pip install 'attnmath[torch]'" in missing.stdout + missing.stderr
+    missing = command(bare, "vectors", "v", cwd=tmp_path)
+    assert missing.returncode == 2 and missing.stderr.endswith("pip install 'attnmath[vectors]'\n")
 
 
 def test_every_public_name_is_there(bare, tmp_path):
