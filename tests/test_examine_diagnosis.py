@@ -127,6 +127,8 @@ def test_the_separate_terms():
     thirds = Steps(x, changes=[{"D": lambda s, D: D / 3}]).answer()
     assert "0.333333 times" in terms_of(thirds, x)["D_scaled"].title
     assert terms_of(want._replace(dQ=want.dQ + s.Q), x) == {}
+    all_of_it = Answer(*(a * 1.01 for a in want))
+    assert [y.title for y in terms_of(all_of_it, x).values()] == ["O, dQ, dK, dV, dB are 1.01 times what they should be"]
 
 
 def named(*names, x=None):
@@ -140,9 +142,10 @@ def named(*names, x=None):
 
 
 def test_two_at_once():
-    assert set(named("dV_nodrop", "align_bwd")) >= {"dV_nodrop"} or "unnamed" in named("dV_nodrop", "align_bwd")
-    assert set(named("gqa_mean", "dB_mean")) == {"gqa_mean", "dB_mean"}
-    assert set(named("dQ_noscale", "dB_batch0")) == {"dQ_noscale", "dB_batch0"}
+    for pair in (("gqa_mean", "dB_mean"), ("dQ_noscale", "dB_batch0"), ("D_missing", "dV_nodrop"), ("dV_nodrop", "dB_mean")):
+        assert set(named(*pair)) == {*pair}
+    found = named("align_bwd", "dV_nodrop")  # each changes dV
+    assert {"align_bwd", "dV_nodrop"} <= set(found) or "unnamed" in found
 
 
 def test_what_has_no_name_has_a_place():

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from attnmath._examine._case import Answer, Case, Conventions
-from attnmath._examine._mistake import BACK, GROUPS
+from attnmath._examine._mistake import ATTENTION, BACK, GROUPS
 from attnmath._examine._place import place
 from attnmath._examine._report import Finding
 from attnmath._examine._terms import Fit, fits
@@ -33,6 +33,12 @@ def from_terms(
         title = f"dQ is {both[0]:.6g} times too large, and dK as much too small"
         where = "; ".join(x.where or "" for x in findings.values())
         return [Finding("mistake", "dQ_dK_swapscale", title, where, BACK, "scale both by gamma, once")]
+    one = found["O"].dP[0] if "O" in found else 0.0
+    if len(findings) > 1 and one and all(fit.all(one) for fit in found.values()):
+        letters = ", ".join(found)
+        return [Finding("mistake", "O_scaled", f"{letters} are {one:.6g} times what they should be", letters,
+                        ATTENTION, f"divide O by {one:.6g}",
+                        "least squares on the separate terms leaves rounding alone")]  # fmt: skip
     return list(findings.values())
 
 
@@ -94,5 +100,6 @@ def _scaled(letter: str, c: float, fit: Fit, case: Case, means: Conventions) -> 
         ("dK", " = 1/(H/G)"): "gqa_mean", ("dV", " = 1/(H/G)"): "gqa_mean",
         ("dB", " = 1/b"): "dB_mean", ("dB", " = gamma"): "dB_scaled",
     }.get((letter, word))  # fmt: skip
-    yield (name or f"{letter}_scaled", f"{letter} is {c:.6g}{word} times what it should be",
-           GROUPS if name == "gqa_mean" else BACK, f"divide {letter} by {c:.6g}{word}")  # fmt: skip
+    formula = GROUPS if name == "gqa_mean" else ATTENTION if letter == "O" else BACK
+    title = f"{letter} is {c:.6g}{word} times what it should be"
+    yield name or f"{letter}_scaled", title, formula, f"divide {letter} by {c:.6g}{word}"

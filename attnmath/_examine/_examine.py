@@ -107,7 +107,7 @@ class Examination:
         wrong = wrong or any(x.kind == "mistake" for x in self.notes)
         lines = self._smallest() if smallest and self.failures else None
         self.say("hazards")
-        beside = hazards(self.candidate, self.means) if not self.candidate.hangs else []
+        beside = [] if wrong else hazards(self.candidate, self.means)
         beside += [Finding("hazard", f.name, f.sentence) for f in self.faults if f.name in HAZARDS]
         if self.forward_only:
             title = "its output alone was judged: without backward= a NumPy function has no gradients"
