@@ -16,6 +16,7 @@ from attnmath._examine._report import Finding, Report
 from attnmath.testing import assert_attention_gradients, assert_layer_gradients
 
 RIGHT = """
+    import threading
     import numpy as np
 
     def forward(q, k, v, is_causal=False):
@@ -44,6 +45,9 @@ RIGHT = """
         print("a word from the candidate")
         return forward(q, k, v, is_causal)
 
+    def hangs(q, k, v):
+        threading.Event().wait()
+
     def raises(q, k, v):
         raise RuntimeError("no such kernel")
 
@@ -59,6 +63,7 @@ def folder(tmp_path, monkeypatch):
         (tmp_path / place).write_text(textwrap.dedent(RIGHT))
     (tmp_path / "needs_more.py").write_text("import a_library_that_nobody_has\n")
     (tmp_path / "does_not_parse.py").write_text("x = 1\ndef f(:\n")
+    (tmp_path / "ends_it_all.py").write_text("import sys\nsys.exit(0)\n")
     (tmp_path / "fails_at_once.py").write_text("raise OSError('no\\nGPU')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])
@@ -131,6 +136,7 @@ def test_what_the_candidate_prints_is_no_part_of_the_report(folder, capsys):
     ("needs_more:f", "needs_more needs a_library_that_nobody_has, which is not installed"),
     ("needs_more.py:f", "needs_more.py needs a_library_that_nobody_has, which is not installed"),
     ("does_not_parse:f", "does_not_parse could not be imported: "),
+    ("ends_it_all:f", "ends_it_all ends the program when it is imported"),
     ("fails_at_once:f", "fails_at_once could not be imported: OSError: no GPU"),
 ])  # fmt: skip
 def test_what_cannot_be_loaded_is_one_clear_line(folder, capsys, target, message):
@@ -251,6 +257,12 @@ def test_it_runs_from_the_shell(tmp_path):
         done = shell(*words, cwd=tmp_path)
         assert done.returncode == status and "Traceback" not in done.stderr
     assert "COMMAND" in shell(cwd=tmp_path).stderr
+
+
+def test_one_that_hangs_does_not_hang_the_command(folder):
+    done = shell("examine", "mine_to_examine:hangs", "--framework", "numpy", "--time-limit", "0.2", cwd=folder)
+    assert done.returncode == 2 and done.stderr == ""
+    assert done.stdout.startswith("hangs is not judged, so nothing is known: a call did not come back within 0.2 s")
 
 
 def test_what_a_test_calls(asked, monkeypatch):

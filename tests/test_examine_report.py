@@ -121,7 +121,7 @@ def test_json_comes_back(report):
     text = report.to_json()
     assert Report.from_json(text) == report
     x = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
-    assert x["verdict"] == report.verdict and x["candidate"] == report.candidate
+    assert x["verdict"] == report.verdict and x["sentence"] == report.sentence
 
 
 def test_another_report_has_another_json():

@@ -51,6 +51,8 @@ def _module(place: str) -> ModuleType:
     except SyntaxError as error:
         line = f"{error.filename}, line {error.lineno}"
         raise Unusable(f"{place} could not be imported: {error.msg} ({line})") from error
+    except SystemExit as error:
+        raise Unusable(f"{place} ends the program when it is imported") from error
     except Exception as error:
         said = " ".join(str(error).split())
         raise Unusable(f"{place} could not be imported: {type(error).__name__}: {said}") from error

@@ -98,13 +98,14 @@ class Report:
             raise AssertionError(f"\n{self}")
 
     def to_json(self) -> str:
-        """Everything, as JSON; numbers that are not finite are strings."""
-        return json.dumps(_plain(asdict(self)), indent=1, ensure_ascii=False)
+        """Everything, and the verdict in a sentence, as JSON; numbers that are not finite are strings."""
+        return json.dumps({"sentence": self.sentence} | _plain(asdict(self)), indent=1, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """The report that to_json wrote."""
         x = json.loads(text)
+        del x["sentence"]
         for name in ("conventions", "told"):
             x[name] = Conventions(**x[name])
         for name in ("findings", "hazards"):
