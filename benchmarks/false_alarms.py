@@ -12,15 +12,16 @@ import argparse
 import sys
 import time
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from attnmath._examine._conventions import detect
 
 from attnmath._examine._candidate import Candidate
 from attnmath._examine._case import Conventions
-from attnmath._examine._families import random_case
+from attnmath._examine._conventions import detect
+from attnmath._examine._families import FAMILIES, made, random_setting
 from attnmath._examine._yardstick import CONSTANT, bounds, judge, right
 
 TESTS = Path(__file__).parent.parent / "tests"
@@ -37,6 +38,14 @@ def implementations(libraries):
     return CORRECT | LIBRARIES
 
 
+def problems_of(takes, dtype, rng, alike):
+    """Random problems without end; so many in turn have the same sizes and differ in family and numbers."""
+    while True:
+        setting = random_setting(takes, rng, 40)
+        for _ in range(alike if setting.needs <= takes else 0):
+            yield made(replace(setting, name=str(rng.choice(list(FAMILIES)))), dtype, rng)
+
+
 def measured(name, correct, dtype, problems, seed):
     """The largest error in bounds, where it is, how many false alarms, how many problems were refused."""
     told = dict(options=correct.options, dtype=dtype, layout=correct.layout, framework=correct.framework)
@@ -45,8 +54,9 @@ def measured(name, correct, dtype, problems, seed):
     takes = {"dropout" if x == "dropout_mask" else x for x in correct.options}
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
     worst, place, alarms, refused, judged = 0.0, "", 0, {}, 0
-    while judged < problems and sum(refused.values()) < problems:
-        case = random_case(takes, dtype, rng)
+    for case in problems_of(takes, dtype, rng, correct.alike):
+        if judged + sum(refused.values()) == problems:
+            break
         outcome = candidate.run(case, means, seed=judged)
         if outcome.answer is None:
             refused[outcome.error.sentence] = refused.get(outcome.error.sentence, 0) + 1

@@ -26,6 +26,7 @@ class Correct:
     layout: str = "bhsd"
     dtypes: tuple = tuple(ALL)
     framework: str = "torch"
+    alike: int = 1  # problems in turn that have the same sizes, where new ones have to be compiled
 
 
 # ---- PyTorch's own

@@ -86,7 +86,7 @@ class first_key(Program):
 # ---- sizes
 
 
-@mistake("dQ")
+@mistake("dQ", also="dQ_scaled")
 class one_percent(Program):
     """dQ one per cent too large."""
 
@@ -94,7 +94,7 @@ class one_percent(Program):
         return 1.01 * super().dQ(c)
 
 
-@mistake("dQ")
+@mistake("dQ", also="dQ_scaled")
 class one_permille(Program):
     """dQ one per mille too large."""
 

@@ -50,7 +50,7 @@ class dB_scaled(Program):
         return None if c.bias is None else c.gamma * super().dB(c)
 
 
-@mistake("dB")
+@mistake("dB", also="dB_zero")
 class bias_missing(Program):
     """The bias has no gradient: zero."""
 

@@ -1,0 +1,83 @@
+"""Every planted mistake is found, nine in ten by name, and none under a wrong name."""
+
+from dataclasses import replace
+from itertools import cycle
+
+import pytest
+import torch
+
+from examined import examined, names, word
+from mistaken import MISTAKES
+from mistaken_forward import FORWARD
+from mistaken_twice import planted_twice
+from mistaken_unknown import UNKNOWN
+
+
+def in_turn(keys):
+    """Each in one of the two formats; benchmarks/mistakes.py has each in both."""
+    return list(zip(keys, cycle(["float64", "float32"])))
+
+
+NOT_NAMED = {"noise", "fp16_acc"}  # it says where, and that it has no name
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("key, dtype", in_turn(MISTAKES))
+def test_found_and_named(key, dtype):
+    planted = MISTAKES[key]
+    report = examined(planted, dtype)
+    assert report.findings
+    assert word(report, planted) == ("not named" if key in NOT_NAMED else "named"), str(report)
+
+
+def test_nine_in_ten_have_a_name():
+    kinds = {p.name for p in MISTAKES.values()}
+    assert len(NOT_NAMED) <= len(kinds) / 10
+
+
+STATED = {
+    "f_noscale": ("scale", "1"),
+    "f_scale_dk": ("scale", "1/d_k"),
+    "f_scale_dmodel": ("scale", "1/sqrt(H d_k)"),
+    "f_mask_inverted": ("mask", "drop"),
+    "f_align": ("causal", "upper_left"),
+    "f_gqa_map": ("groups", "interleaved"),
+    "empty_row_nan": ("empty", "nan"),
+}
+
+
+@pytest.mark.parametrize("key", STATED)
+def test_a_convention_is_stated_where_nothing_else_is_demanded(key):
+    convention, value = STATED[key]
+    report = examined(FORWARD[key], "float32", told=False)
+    assert report.right, str(report)
+    assert getattr(report.conventions, convention) == value
+
+
+TWICE = planted_twice()
+
+
+@pytest.mark.parametrize("pair, dtype", in_turn(TWICE), ids=[" and ".join(pair) for pair in TWICE])
+def test_two_at_once(pair, dtype):
+    """At least one is named, and it is not said that there is no other."""
+    a, b, fn = TWICE[pair]
+    report = examined(replace(a, fn=fn, conventions={**a.conventions, **b.conventions}), dtype)
+    assert word(report, a, b) == "named", str(report)
+    assert {a.name, b.name} <= set(names(report)) or any(f.kind == "unnamed" for f in report.findings), str(report)
+
+
+FACTORS = {"scale_from_d_v", "dQ_by_lengths", "group_weighted"}  # a factor that can be measured is said
+
+
+@pytest.mark.parametrize("key, dtype", in_turn(UNKNOWN))
+def test_what_nobody_listed_is_found_and_not_misnamed(key, dtype):
+    report = examined(UNKNOWN[key], dtype)
+    assert report.wrong, str(report)
+    assert all(name.endswith(("_scaled", "_weights")) for name in names(report)) if key in FACTORS else not names(report)
