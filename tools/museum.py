@@ -1,6 +1,7 @@
 """The bug museum: every planted mistake before every rule, and the page of the exhibits.
 
-    python tools/museum.py measure [name ...]   run the rules on the mistakes; all of them: write museum.json
+    python tools/museum.py measure [name ...]   run the rules and examine on the mistakes, write museum.json
+    python tools/museum.py examine [name ...]   examine alone; the rules as they were measured
     python tools/museum.py page                 write chapters/museum.md from it and from chapters/museum.yml
     python tools/museum.py check                whether the page is current, and the data without a fault
 """
@@ -62,24 +63,24 @@ def examined(name: str) -> tuple[str, list[str]]:
     p = MISTAKES[name]
     report = examine(p.fn, p.backward, options=p.options, conventions=p.conventions, layout=p.layout,
                      dtype="float32", seed=0, smallest=False, progress=False)  # fmt: skip
-    return report.verdict, [f.name for f in report.findings if f.kind in ("mistake", "contract", "unnamed")]
+    kinds = "mistake", "contract", "unnamed"
+    return report.verdict, list(dict.fromkeys(f.name for f in report.findings if f.kind in kinds))
 
 
-def measured(names: list[str] = ()) -> dict:
-    """The whole table: what is accepted of the right program in each setting, and of each mistake."""
+def measured(table: dict, names: list[str] = (), rules: bool = True) -> dict:
+    """The table with these mistakes measured again, or all; with rules=False by examine alone."""
     chosen = [e for e in exhibits() if e["name"] in names or not names]
-    settings = {", ".join(e.get("shows", [])) for e in chosen}
-    table = {"right": {}, "mistakes": {}}
-    for shows in sorted(settings):
-        table["right"][shows] = accepted(RIGHT, shows.split(", "))
-        print("right", shows, _line(table["right"][shows]), flush=True)
+    right, rows = dict(table["right"]), dict(table["mistakes"])
+    for shows in sorted({", ".join(e.get("shows", [])) for e in chosen} if rules else ()):
+        right[shows] = accepted(RIGHT, shows.split(", "))
+        print("right", shows, _line(right[shows]), flush=True)
     for entry in chosen:
-        row = {"shows": ", ".join(entry.get("shows", []))}
-        row["accepted"] = accepted(entry["name"], entry.get("shows", []))
-        row["verdict"], row["named"] = examined(entry["name"])
-        table["mistakes"][entry["name"]] = row
-        print(entry["name"], _line(row["accepted"]), row["verdict"], *row["named"], flush=True)
-    return table
+        name, row = entry["name"], {"shows": ", ".join(entry.get("shows", []))}
+        row["accepted"] = accepted(name, entry.get("shows", [])) if rules else rows[name]["accepted"]
+        row["verdict"], row["named"] = examined(name)
+        rows[name] = row
+        print(name, _line(row["accepted"]), row["verdict"], *row["named"], flush=True)
+    return {"right": right, "mistakes": {e["name"]: rows[e["name"]] for e in exhibits() if e["name"] in rows}}
 
 
 def _line(row: dict[str, bool]) -> str:
@@ -103,19 +104,20 @@ def stale() -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("measure", "page", "check"))
+    parser.add_argument("command", choices=("measure", "examine", "page", "check"))
     parser.add_argument("names", nargs="*")
     given = parser.parse_args()
     if given.command == "check":
         found = stale()
         print("\n".join(found) or "the museum is current")
         return 1 if found else 0
-    if given.command == "measure":
-        table = measured(given.names)
-        if given.names:
-            return 0
+    if given.command in ("measure", "examine"):
+        before = json.loads(TABLE.read_text("utf-8")) if TABLE.exists() else {"right": {}, "mistakes": {}}
+        table = measured(before, given.names, given.command == "measure")
         TABLE.write_text(json.dumps(table, indent=1) + "\n", "utf-8")
-    PAGE.write_text(page(exhibits(), json.loads(TABLE.read_text("utf-8"))), "utf-8")
+    table = json.loads(TABLE.read_text("utf-8"))
+    if len(table["mistakes"]) == len(exhibits()):
+        PAGE.write_text(page(exhibits(), table), "utf-8")
     return 0
 
 

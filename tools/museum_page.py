@@ -34,11 +34,11 @@ def exhibit(entry: dict, table: dict) -> list[str]:
     lines = [f"### {capital(entry['title'])}", "", f"{entry['looks']} It breaks {{eq}}`{entry['breaks']}`.", ""]
     for t in entry["threads"]:
         link = f"https://github.com/{t['repo']}/{'pull' if t['kind'] == 'pull' else 'issues'}/{t['number']}"
-        lines.append(f"- [{t['repo']}#{t['number']}]({link}), “{escaped(t['title'])}”. {t['says']}")
+        lines.append(f"- [{t['repo']}#{t['number']}]({link}), “{escaped(t['title'])}”: {t['says']}")
     fit = table["right"][row["shows"]]
     passing = [rule for rule, passed in row["accepted"].items() if passed and fit[rule]]
     needs = f" (It needs {' and '.join(entry['shows'])} to show.)" if entry.get("shows") else ""
-    return [*lines, "", f"*Accepted by* {listed(passing) or 'none of the rules'}.{needs}", "",
+    return [*lines, "", f"*Accepted by:* {'; '.join(passing) or 'none of the rules'}.{needs}", "",
             f"*`examine`:* {row['verdict']}; {called(entry['name'], row)}.", ""]  # fmt: skip
 
 
@@ -48,12 +48,9 @@ def called(name: str, row: dict) -> str:
     return f"it says {', '.join(given)}" if given else "it names nothing"
 
 
-def listed(words: list[str]) -> str:
-    return ", ".join(words[:-1]) + " and " + words[-1] if len(words) > 1 else "".join(words)
-
-
 def capital(text: str) -> str:
-    return text[0].upper() + text[1:]
+    """With a capital at its beginning, unless it begins with a letter of the book, as dQ."""
+    return text if text[1:2].isupper() else text[0].upper() + text[1:]
 
 
 def escaped(text: str) -> str:
