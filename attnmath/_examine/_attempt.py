@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -77,11 +78,32 @@ def attempt(
     return Answer(**read, dB=None if dB is None else _contract.summed_dB(dB, case, layout))
 
 
+def needed(candidate: Candidate, case: Case, means: Conventions, layout: str) -> dict[str, Any]:
+    """What changes nothing, for the options that fn cannot be called without."""
+    lib, s = candidate.arrays, case.sizes
+    try:
+        known = inspect.signature(candidate.fn).parameters
+    except (TypeError, ValueError):  # what is written in C may have none
+        return {}
+    scores = scores_axes(np.zeros((1, 1, s["n"], s["m"])), layout)
+    nothing = {
+        "mask": lambda: {"keep": scores == 0, "drop": scores != 0, "add": scores}[means.mask or "keep"],
+        "bias": lambda: scores,
+        "dropout_mask": lambda: scores + 1,
+        "scale": lambda: case.gamma(means),
+        "dropout": lambda: 0.0,
+    }
+    without = [word for word, name in candidate.options.items()
+               if name in known and known[name].default is inspect.Parameter.empty]  # fmt: skip
+    given = {word: nothing[word]() for word in without if word in nothing}
+    return {word: lib.array(x) if isinstance(x, np.ndarray) else x for word, x in given.items()}
+
+
 def keywords(
     candidate: Candidate, case: Case, means: Conventions, layout: str, seed: int
 ) -> tuple[dict[str, Any], str | None]:
     """The options in the candidate's own words, and the one among them that has a gradient."""
-    lib, words, given = candidate.arrays, candidate.options, {}
+    lib, words, given = candidate.arrays, candidate.options, needed(candidate, case, means, layout)
     together = words.get("mask") is not None and words.get("mask") == words.get("bias")
     keep, bias = case.keep, case.bias
     if bias is not None and keep is not None and together:

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnmath._examine._attempt import asked
+from attnmath._examine._attempt import asked, keywords
 from attnmath._examine._calls import Broken, Fault
+from attnmath._examine._case import Case, Conventions
 from attnmath._examine._contract import kind
 from attnmath._examine._guess import guess
 from attnmath._examine._jax_arrays import Jax
+from attnmath._examine._layouts import to_layout
 from attnmath._examine._numpy_arrays import DTYPES, Numpy
 from attnmath._examine._torch_arrays import Torch
 
@@ -58,18 +60,20 @@ def refusal(candidate: Candidate) -> Fault | None:
     """What goes wrong when a candidate is given the arrays of its library, of 4, 3 and 2 axes."""
     lib, first = candidate.arrays, None
 
-    def call(rank: int) -> None:
-        q, k, v = (lib.array(np.ones((2,) * rank)) for _ in range(3))
+    def call(layout: str) -> None:
+        case = Case(*(np.ones([2 if letter in layout else 1 for letter in "bhsd"]) for _ in range(4)))
+        args = [lib.array(to_layout(x, layout)) for x in (case.Q, case.K, case.V)]
+        options, _ = keywords(candidate, case, Conventions(), layout, 0)
         if candidate.backward is None and lib.name != "numpy":
-            O, _ = asked(lib.differentiated, candidate.fn, [q, k, v], {}, None)
+            O, _ = asked(lib.differentiated, candidate.fn, args, options, None)
         else:
-            O = asked(candidate.fn, q, k, v)
+            O = asked(lib.called, candidate.fn, args, options)
         if not lib.is_array(O):
             raise Broken(Fault("type", f"it returns {kind(O)}"))
 
-    for rank in (4, 3, 2):
+    for layout in [candidate.layout] if candidate.layout else ("bhsd", "hsd", "sd"):
         try:
-            candidate.in_time(lambda rank=rank: call(rank))
+            candidate.in_time(lambda layout=layout: call(layout))
             return None
         except Broken as broken:
             first = first or broken.fault

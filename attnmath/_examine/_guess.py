@@ -44,8 +44,7 @@ def guess(fn: Any) -> list[str]:
             return
         seen.add(id(x))
         parents = x.__mro__ if isinstance(x, type) else type(x).__mro__
-        if not isinstance(x, types.FunctionType | types.MethodType):
-            found.update(filter(None, [named(x), *(named(parent) for parent in parents)]))
+        found.update(filter(None, [named(x), *(named(parent) for parent in parents)]))
         if isinstance(x, functools.partial):
             for part in (x.func, *x.args, *x.keywords.values()):
                 look(part, depth)

@@ -44,8 +44,9 @@ def grouped(x: np.ndarray, owner: np.ndarray, G: int) -> np.ndarray:
 
 def summed_to(x: np.ndarray, like: np.ndarray) -> np.ndarray:
     """The sum over the axes along which like was broadcast."""
-    axes = tuple(i for i, (a, b) in enumerate(zip(x.shape, like.shape)) if b == 1 != a)
-    return x.sum(axes, keepdims=True)
+    shape = (1,) * (x.ndim - like.ndim) + like.shape
+    axes = tuple(i for i, (a, b) in enumerate(zip(x.shape, shape)) if b == 1 != a)
+    return x.sum(axes, keepdims=True).reshape(like.shape)
 
 
 STEPS: dict[str, Step] = {
