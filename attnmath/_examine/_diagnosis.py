@@ -1,8 +1,8 @@
 """Which mistake is it? Wrong closed forms first, then the separate terms, then the place."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import combinations
+from dataclasses import dataclass, replace
+from itertools import combinations, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +20,8 @@ from attnmath._roundoff import unit_roundoff
 UPSTREAM = frozenset("Q K V dO R gamma owner seen bias B keys values QK A P O owner_back B_back keys_back"
                      " values_back A_back P_back R_back dP".split())  # fmt: skip
 ALIKE = 3  # where more names than that fit as well, none is given
-CASES = 6  # failing problems that a name has to explain, the smallest of each kind
+TRIES = 300  # pairs of wrong formulas
+CASES = 8  # failing problems that a name has to explain, the smallest of each kind
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,28 +65,73 @@ def diagnose(failures: Sequence[Failure], means: Conventions, dtype: str) -> lis
     failures, found = sorted(failures, key=lambda f: (not f.generic, f.size)), []
     rest = representatives(failures)
     while rest and len(found) < 4 and (rest[0].generic or not found):
-        names, explained = explain(rest, means, dtype)
+        second = beside([x.name for x in found], rest[0], means, dtype) if found else None
+        names, explained = ([second], [rest[0]]) if second else explain(rest, means, dtype)
         if not names:
             break
         found += [x for x in names if x.name not in {y.name for y in found}]
-        rest = [f for f in rest if f not in explained] if explained else []
-    return [*found, unnamed(rest[0])] if rest else found
+        both = [x.name for x in found] if second else []
+        rest = [f for f in rest if f not in explained and not covered(f, both, means, dtype)] if explained else []
+    if rest:
+        return [*found, unnamed(rest[0])]
+    return found + more(failures, found, means, dtype)
 
 
-def representatives(failures: Sequence[Failure]) -> list[Failure]:
-    """The smallest failure of each kind, and one that has several tiles.
+def more(
+    failures: Sequence[Failure], found: Sequence[Finding], means: Conventions, dtype: str
+) -> list[Finding]:
+    """That what was found is not all: some problem goes wrong in another way."""
+    names = [x.name for x in found if x.kind == "mistake"]
+    generic = representatives([f for f in failures if f.generic], 2 * CASES)
+    left = [f for f in generic if not covered(f, names, means, dtype)] if len(names) == len(found) else []
+    if not left:
+        return []
+    title = f"something else is wrong: {len(left)} of {len(generic)} kinds of failing problems are not explained"
+    return [replace(unnamed(left[0]), name="more", title=title)]
 
-    Kinds are the sets of outputs that are wrong, and the traits.
+
+def beside(names: Sequence[str], f: Failure, means: Conventions, dtype: str) -> Finding | None:
+    """A further mistake that together with one of these names gives what came."""
+    first = list(forms(f.case, means, [m for m in MISTAKES if m.name in names]))[: 2 * len(WAYS)]
+    for other in forms(f.case, means):
+        if other.mistake.name not in names:
+            for form in first:
+                both = Form(other.mistake, other.detail, (*form.changes, *other.changes))
+                if _fits(both, f, means, dtype):
+                    return _finding(both, [f], [])
+    return None
+
+
+def covered(f: Failure, names: Sequence[str], means: Conventions, dtype: str) -> bool:
+    """Whether the mistakes of these names, one of them or two together, give what came."""
+    if any(named(name, f, means, dtype) for name in names):
+        return True
+    read = {x.name for x in from_terms(f.case, means, f.got, f.off, f.wrong)}
+    if read and read <= set(names):
+        return True
+    each = [list(forms(f.case, means, [m for m in MISTAKES if m.name == name])) for name in names]
+    both = (Form(a.mistake, "", (*a.changes, *b.changes)) for x, y in combinations(each, 2) for a in x for b in y)
+    return any(_fits(form, f, means, dtype) for form in islice(both, TRIES))
+
+
+def representatives(failures: Sequence[Failure], most: int = CASES) -> list[Failure]:
+    """The first failure of each kind, and one that has several tiles.
+
+    Kinds are first the sets of outputs that are wrong, then the traits.
     """
-    chosen, kinds, traits = [], set(), set()
+    kinds, traits, chosen = set(), set(), []
     for f in failures:
-        kind = frozenset(f.wrong)
-        if kind not in kinds or not f.case.traits <= traits:
+        if frozenset(f.wrong) not in kinds:
+            kinds.add(frozenset(f.wrong))
+            traits |= f.case.traits
             chosen.append(f)
-        kinds.add(kind)
-        traits |= f.case.traits
+    for f in failures:
+        if not f.case.traits <= traits:
+            traits |= f.case.traits
+            chosen.append(f)
     long = [f for f in failures if min(f.case.Q.shape[2], f.case.K.shape[2]) > 32][:1]
-    return [*(f for f in chosen[: CASES - len(long)] if f not in long), *long]
+    kept = {id(f) for f in [*long, *chosen][:most]}
+    return [f for f in failures if id(f) in kept]
 
 
 def explain(
@@ -97,6 +143,9 @@ def explain(
     ranked = []
     for name in dict.fromkeys(form.mistake.name for form in known):
         explained = [f for f in failures if f is first or named(name, f, means, dtype)]
+        alike = [f for f in failures if f.wrong.keys() == first.wrong.keys() and f not in explained]
+        if name == "zeros" and alike:  # zero there, and something else elsewhere
+            continue
         ranked.append((len(explained), name, explained))
     if ranked:
         _, name, explained = max(ranked, key=lambda x: x[0])  # of equals the first, as MISTAKES has them
@@ -146,17 +195,18 @@ def pairs(
 ) -> tuple[list[Finding], list[Failure]]:
     """Two mistakes at once, out of those that explain one wrong output each."""
     first = failures[0]
-    partly = []
+    partly, seen = [], set()
     for form in forms(first.case, means):
         s = Steps(first.case, means, form.changes)
-        here = {x for x in first.wrong if _agrees(getattr(s, x), x, first, dtype)}
-        if here:
+        here = frozenset(x for x in first.wrong if _agrees(getattr(s, x), x, first, dtype))
+        if here and (form.mistake.name, here) not in seen:
+            seen.add((form.mistake.name, here))
             partly.append((form, here))
-    for (a, of_a), (b, of_b) in combinations(partly, 2):
-        if of_a | of_b == set(first.wrong) and a.mistake.name != b.mistake.name:
-            both = Form(a.mistake, "", (*a.changes, *b.changes))
-            if _fits(both, first, means, dtype):
-                return [_finding(a, [first], []), _finding(b, [first], [])], [first]
+    twos = [(a, b) for (a, of_a), (b, of_b) in combinations(partly, 2)
+            if of_a | of_b == first.wrong.keys() and a.mistake.name != b.mistake.name]  # fmt: skip
+    for a, b in twos[:TRIES]:
+        if _fits(Form(a.mistake, "", (*a.changes, *b.changes)), first, means, dtype):
+            return [_finding(a, [first], []), _finding(b, [first], [])], [first]
     found = []
     left = set(first.wrong)
     for form, here in sorted(partly, key=lambda x: -len(x[1])):

@@ -45,9 +45,10 @@ from attnmath._examine._wrong_tiles import first_key, key_tile, local, merged, q
 
 MISTAKES: list[Mistake] = [
     *(Mistake("zeros", f"{' and '.join(x.replace('dkeys', 'dK').replace('dvalues', 'dV') for x in zero)} "
-              f"{'is' if len(zero) == 1 else 'are'} zero", one({x: lambda s, y: 0 * y for x in zero}), BACK,
-              "return what was computed")
-      for zero in (("dQ",), ("dkeys",), ("dvalues",), ("dkeys", "dvalues"), ("dQ", "dkeys", "dvalues"))),
+              f"{'is' if len(zero) == 1 else 'are'} zero",
+              one({x: lambda s, y: None if y is None else 0 * y for x in zero}), BACK, "return what was computed")
+      for zero in (("dQ",), ("dkeys",), ("dvalues",), ("dkeys", "dvalues"), ("dQ", "dkeys", "dvalues"),
+                   ("dQ", "dkeys", "dvalues", "dB"))),
     Mistake("bias_missing", "dB is zero", one({"dB": lambda s, x: None if x is None else 0 * x}), BACK,
             "dB = dA, summed over the axes along which the bias was broadcast"),
     # scale

@@ -83,7 +83,7 @@ def short(failures: Sequence[Failure], means: Conventions, dtype: str) -> list[F
         letters = {x for f in failures for x in f.wrong}
         if 1e-3 < max(worst) <= SUMS and ("O" in letters or {"dK", "dV"} <= letters):
             return [Finding(
-                "mistake", "low_precision", f"it computes in a shorter format, {form} or alike",
+                "mistake", "low_precision", f"its precision is that of a shorter format, {form} or alike",
                 _where(failures[0]), None, f"keep sums and weights in {dtype}",
                 f"all errors are within {max(worst):.2g} of what rounding to {form} allows",
             )]  # fmt: skip
