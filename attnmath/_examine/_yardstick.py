@@ -4,13 +4,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnmath._examine._bounds import Bounds, bounds
-from attnmath._examine._case import Answer, Case, Conventions
-from attnmath._examine._empty import changes, nan_where_touched, plus
-from attnmath._examine._steps import Steps
+from attnmath._examine._bounds import Bounds, bounds, right, right_and_bounds
+from attnmath._examine._case import Answer
 from attnmath._roundoff import unit_roundoff
 
-__all__ = ["CONSTANT", "Bounds", "Judged", "bounds", "judge", "right"]
+__all__ = ["CONSTANT", "Bounds", "Judged", "bounds", "judge", "right", "right_and_bounds"]
 
 # Errors are counted in bounds. The bound is a theorem (chapters/rounding.md), so 1 is enough.
 CONSTANT = 1.0
@@ -34,12 +32,6 @@ class Judged(NamedTuple):
     def passed(self) -> bool:
         """Whether no entry is wrong."""
         return not self.wrong.any()
-
-
-def right(case: Case, means: Conventions) -> Answer:
-    """The right answer in float64; empty rows as the conventions say."""
-    answer = Steps(case, means, changes(means)).answer()
-    return plus(answer, nan_where_touched(case, means)) if means.empty == "nan" else answer
 
 
 def judge(got: Answer, want: Answer, off: Answer, dtype: str | None) -> dict[str, Judged]:
