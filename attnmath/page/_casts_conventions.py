@@ -15,8 +15,10 @@ def _maps(values: dict, sizes: dict) -> None:
 
 
 def _hidden(values: dict, sizes: dict) -> None:
-    """Every query keeps a key, and some keys are hidden."""
+    """Every query keeps a key, some keys are hidden, and the cap comes after the mask."""
     values["chi"][:, 0], values["chi"][0, 1], values["chi"][:, -1] = 1, 0, 0
+    c = values["c"]
+    values["S'"] = np.where(values["chi"] == 1, c * np.tanh(values["S"] / c), -c)
 
 
 def _identity(values: dict, sizes: dict) -> None:
@@ -38,9 +40,10 @@ READ_OFF = Cast(
     },
     outputs=("O",),
     settings=(
-        Setting("random", 301, change=_identity),
-        Setting("random again", 302, change=_identity),
-        Setting("n > m", 303, {"n": 5, "m": 3, "d_k": 2}, change=_identity),
+        Setting("identity", 301, change=_identity),
+        Setting("identity, n > m", 302, {"n": 5, "m": 3, "d_k": 2}, change=_identity),
+        Setting("random", 303),
+        Setting("random, n > m", 304, {"n": 5, "m": 3, "d_k": 2}),
     ),
 )
 
@@ -52,9 +55,8 @@ GROUP_MAPS = Cast(
         "E'": Letter(("G*r", "G")),
         "X": Letter(("G", "d")),
         "U": Letter(("G*r", "d"), "prp:group_reads"),
-        "U'": Letter(("G*r", "d"), "prp:group_reads"),
     },
-    outputs=("U", "U'"),
+    outputs=("U",),
     constants=("E", "E'"),
     settings=(
         Setting("three groups of two", 311, change=_maps),
@@ -93,7 +95,7 @@ CAPPED = Cast(
         "S": Letter(("n", "m")),
         "chi": Letter(("n", "m"), "mask"),
         "c": Letter(("1", "1"), "positive"),
-        "S'": Letter(("n", "m"), "prp:capped_map"),
+        "S'": Letter(("n", "m")),
         "P": Letter(("n", "m"), "prp:capped_map"),
     },
     outputs=("P",),
