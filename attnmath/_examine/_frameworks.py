@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -60,8 +62,9 @@ def refusal(candidate: Candidate) -> Fault | None:
     """What goes wrong when a candidate is given the arrays of its library, of 4, 3 and 2 axes."""
     lib, first = candidate.arrays, None
 
-    def call(layout: str) -> None:
-        case = Case(*(np.ones([2 if letter in layout else 1 for letter in "bhsd"]) for _ in range(4)))
+    def call(layout: str, s: int, d: int) -> None:
+        shape = [size if letter in layout else 1 for letter, size in zip("bhsd", (2, 2, s, d))]
+        case = Case(*(np.ones(shape) for _ in range(4)))
         args = [lib.array(to_layout(x, layout)) for x in (case.Q, case.K, case.V)]
         options, _ = keywords(candidate, case, Conventions(), layout, 0)
         if candidate.backward is None and lib.name != "numpy":
@@ -71,9 +74,10 @@ def refusal(candidate: Candidate) -> Fault | None:
         if not lib.is_array(O):
             raise Broken(Fault("type", f"it returns {kind(O)}"))
 
-    for layout in [candidate.layout] if candidate.layout else ("bhsd", "hsd", "sd"):
+    layouts = [candidate.layout] if candidate.layout else ["bhsd", "hsd", "sd"]
+    for how in itertools.product(layouts, (2, 128), (2, 64)):  # some take whole tiles alone
         try:
-            candidate.in_time(lambda layout=layout: call(layout))
+            candidate.in_time(functools.partial(call, *how))
             return None
         except Broken as broken:
             first = first or broken.fault

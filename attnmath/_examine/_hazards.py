@@ -31,12 +31,11 @@ def _cases(candidate: Candidate) -> Iterator[Sizes]:
 
 
 def _whole(sizes: Sizes, **fields: object) -> Case:
-    """A problem with alternating small whole numbers and Q = 0."""
+    """Q = 0; the keys are 1 and -1 in turn, the values 1 and 0."""
     case = problem(sizes, np.random.default_rng(0), **fields)
     sign = np.where(np.arange(sizes.m) % 2, -1.0, 1.0)[:, None]
-    ones = (np.ones(x.shape) for x in (case.K, case.V, case.dO))
-    K, V, dO = ones
-    return replace(case, K=K * sign, V=V * sign, dO=dO)
+    K, V, dO = (np.ones(x.shape) for x in (case.K, case.V, case.dO))
+    return replace(case, K=K * sign, V=V * (1 + sign) / 2, dO=dO)
 
 
 def _off(got: Answer, want: Answer, unit: float) -> dict[str, np.ndarray]:
