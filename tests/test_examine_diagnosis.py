@@ -11,7 +11,8 @@ from attnmath import examine
 from attnmath._examine._ablation import without
 from attnmath._examine._case import Answer, Case, Conventions
 from attnmath._examine._coefficients import from_terms
-from attnmath._examine._diagnosis import Failure, diagnose
+from attnmath._examine._diagnosis import diagnose
+from attnmath._examine._failures import Failure
 from attnmath._examine._mistake import WAYS
 from attnmath._examine._mistakes import MISTAKES
 from attnmath._examine._place import place, spans

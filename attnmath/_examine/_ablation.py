@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from attnmath._examine._case import Case
-from attnmath._examine._diagnosis import representatives
+from attnmath._examine._failures import representatives
 from attnmath._examine._report import Finding
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from attnmath._examine._candidate import Candidate
 from attnmath._examine._case import Case, Conventions
 from attnmath._examine._conventions import detect
 from attnmath._examine._demands import demanded, voice
-from attnmath._examine._diagnosis import Failure, diagnose, unnamed
+from attnmath._examine._diagnosis import diagnose
 from attnmath._examine._exact_problems import exact_answer, exact_cases
+from attnmath._examine._failures import Failure, unnamed
 from attnmath._examine._families import cases
 from attnmath._examine._habits import probes
 from attnmath._examine._hazards import hazards

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from attnmath._examine._case import Conventions
-from attnmath._examine._diagnosis import Failure
+from attnmath._examine._failures import Failure
 from attnmath._examine._mistake import DROPOUT
 from attnmath._examine._place import place
 from attnmath._examine._report import Finding
