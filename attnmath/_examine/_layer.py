@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from attnmath._examine._case import Conventions
-from attnmath._examine._layer_detect import Known, Own, name_of, possible, trial, understood, with_mask
+from attnmath._examine._layer_adapters import adapted
+from attnmath._examine._layer_detect import Known, Own, possible, trial, understood, with_mask
 from attnmath._examine._layer_diagnosis import diagnose
 from attnmath._examine._layer_families import problems
 from attnmath._examine._layer_hazards import empty_rows, inference
@@ -74,9 +75,7 @@ def _candidates(layer: Any, weights: Mapping | None, own: Own) -> tuple[Own | No
     if weights is not None:
         return own, list(possible(own))
     if not isinstance(layer, Layer):
-        from attnmath import adapters
-
-        found = adapters.adapted(layer)
+        found = adapted(layer)
         if found is None:
             raise TypeError(
                 f"examine_layer: layer is a {type(layer).__name__}; it needs weights= beside it, its weights"
@@ -125,6 +124,3 @@ def _problem(result: tuple) -> Problem:
     if isinstance(x, Broken):
         return Problem(name, g.case.traits, {}, False, str(x))
     return Problem(name, g.case.traits, x.ratios, not x.wrong)
-
-
-__all__ = ["examine_layer", "name_of"]

@@ -115,7 +115,7 @@ def _array(what: str, x: Any) -> np.ndarray:
     if not hasattr(x, "shape"):
         raise Broken("type", f"{what} is a {type(x).__name__}; it needs to be one array")
     if hasattr(x, "detach"):
-        x = x.detach().cpu().double()
+        x = x.detach().cpu().double().numpy()
     return np.array(x, dtype=np.float64)
 
 
