@@ -35,7 +35,7 @@ ALONE := -p no:hypothesispytest    # half a second for each worker that has note
 CHECKS := $(DONE)/pairs $(DONE)/ledger $(DONE)/made $(DONE)/pages $(DONE)/notebooks
 LEDGER := chapters/ledger.md
 
-.PHONY: book test test-adapters check html env lab notebooks ledger pages trained misprints proofs portable lint mutants exact-mutants wheel accessible clean help
+.PHONY: book test test-adapters check html env lab notebooks ledger pages museum trained misprints proofs portable lint mutants exact-mutants wheel accessible clean help
 
 help:
 	@echo 'make book        check every page and notebook, then build _build/html'
@@ -45,7 +45,8 @@ help:
 	@echo 'make test-adapters  the functions on JAX'"'"'s arrays; installs JAX into the environment'
 	@echo 'make notebooks   texts -> executed notebooks, byte for byte reproducible'
 	@echo 'make ledger      measure every equation again and write $(LEDGER)'
-	@echo 'make pages       write the overview of the sources, the errata and the cheat sheet again'
+	@echo 'make pages       write the overview of the sources, errata, cheat sheet and museum again'
+	@echo 'make museum      measure again which tests accept the mistakes of the museum (minutes)'
 	@echo 'make trained     train the transformer of the chapter on training again (minutes)'
 	@echo 'make misprints   try every one-symbol misprint of every displayed formula'
 	@echo 'make proofs      prove every displayed formula that is algebraic, in exact arithmetic'
@@ -90,9 +91,11 @@ $(DONE)/ledger: $(READY) $(TEXTS) $(PACKAGE) | $(DONE)
 	$(PY) -m attnmath.page ledger --check
 	@touch $@
 
-# The overview of the sources, the errata and the cheat sheet are made from what stands elsewhere.
-$(DONE)/made: $(READY) $(TEXTS) $(PACKAGE) tools/pages.py tools/register.py $(wildcard chapters/register/*) | $(DONE)
+# The overview of the sources, the errata, the cheat sheet and the museum's list are made from what
+# stands elsewhere.
+$(DONE)/made: $(READY) $(TEXTS) $(PACKAGE) tools/pages.py tools/register.py tools/museum.py tools/museum_page.py $(wildcard chapters/register/*) chapters/museum.yml attnmath/museum.json | $(DONE)
 	$(PY) tools/pages.py check
+	$(PY) tools/museum.py check
 	@touch $@
 
 $(DONE)/notebooks: $(READY) $(NOTEBOOKS) $(PACKAGE) tools/kernels.py | $(DONE)
@@ -135,6 +138,11 @@ ledger: $(READY)
 
 pages: $(READY)
 	$(PY) tools/pages.py
+	$(PY) tools/museum.py page
+
+museum: $(READY)
+	$(PY) tools/museum.py measure
+	$(PY) tools/museum.py examine
 
 trained: $(READY)
 	$(PY) tools/train.py

@@ -17,7 +17,7 @@ FORMULAS = ("_softmax", "_attention", "_projections", "_heads", "_inputs", "_blo
             "_jacobians")
 CHAPTER = {"attention": "attention_map", "attention_map": "attention_map", "attention_vjp": "attention",
            "attention_jvp": "attention", "complex_step": "checking", "check_vjp": "checking",
-           "check_jvp": "checking", "prove": "proved",
+           "check_jvp": "checking", "prove": "proved", "examine": "examine", "examine_layer": "examine",
            **dict.fromkeys(("linear", "linear_vjp", "linear_jvp"), "projections"),
            **dict.fromkeys(("multihead_map", "multihead", "multihead_vjp", "multihead_jvp"), "heads"),
            **dict.fromkeys(("self_attention", "self_attention_vjp", "self_attention_jvp"), "inputs"),
@@ -140,7 +140,7 @@ def test_every_function_is_documented_in_one_form(name):
     assert re.fullmatch(r"[A-Z].*[a-z]\.", paragraphs[0].replace("\n", " "))
     assert "->" in paragraphs[1]
     stem = CHAPTER.get(name, "softmax")
-    label = "" if stem in ("checking", "proved") else f", eq:{name}"
+    label = "" if stem in ("checking", "proved", "examine") else f", eq:{name}"
     assert inspect.getdoc(function).endswith(f"\nDerived in chapters/{stem}.md{label}.")
 
 
@@ -225,7 +225,7 @@ def arrays(x):
 
 @functions
 def test_inputs_are_never_modified_nor_returned(name):
-    if name.startswith("check_") or name in ("complex_step", "prove"):
+    if name.startswith("check_") or name in ("complex_step", "prove", "examine", "examine_layer"):
         return
     x = arguments(name)
     given = arrays(tuple(x.values()))
