@@ -133,6 +133,7 @@ def test_the_data_as_they_are():
     (lambda e, t: e[0]["threads"][0].pop("says"), "says?"),
     (lambda e, t: e[0]["threads"][0].update(repo="nobody"), "nobody"),
     (lambda e, t: e.insert(0, e.pop()), "the family is not in one place"),
+    (lambda e, t: t["mistakes"][e[0]["name"]].update(family="luck"), "another family"),
     (lambda e, t: e[0].update(title=e[1]["title"]), "two exhibits have this title"),
     (lambda e, t: t["mistakes"].pop(e[0]["name"]), "not measured"),
     (lambda e, t: e.pop(0), "not in the museum"),

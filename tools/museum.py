@@ -75,7 +75,7 @@ def measured(table: dict, names: list[str] = (), rules: bool = True) -> dict:
         right[shows] = accepted(RIGHT, shows.split(", "))
         print("right", shows, _line(right[shows]), flush=True)
     for entry in chosen:
-        name, row = entry["name"], {"shows": ", ".join(entry.get("shows", []))}
+        name, row = entry["name"], {"family": entry["family"], "shows": ", ".join(entry.get("shows", []))}
         row["accepted"] = accepted(name, entry.get("shows", [])) if rules else rows[name]["accepted"]
         row["verdict"], row["named"] = examined(name)
         rows[name] = row

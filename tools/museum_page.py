@@ -80,3 +80,5 @@ def faults(exhibits: list[dict], table: dict, labels: set[str], rules: list[str]
         row = table["mistakes"].get(e["name"])
         if row and (list(row["accepted"]) != rules or row["shows"] != ", ".join(e.get("shows", []))):
             yield f"{e['name']}: measured with other rules, or in another setting"
+        if row and row["family"] != e["family"]:
+            yield f"{e['name']}: another family in the table"

@@ -52,6 +52,7 @@ def trial(shows, options, sizes):
 
 def right(told, rate):
     """Attention as one writes it, in plain operations."""
+
     def attention(q, k, v, bias=None):
         H, G = q.shape[1], k.shape[1]
         k, v = (x.repeat_interleave(H // G, 1) for x in (k, v))
