@@ -50,8 +50,9 @@ def judge(got: Answer, want: Answer, off: Answer, dtype: str | None) -> dict[str
         if scatter is not None and judged[letter].where is not None:
             error = np.where(np.isnan(bound), 0.0, mine - x)
             terms = want.O.shape[2] if letter in ("dK", "dV") else want.dK.shape[2]
-            ratio, wrong = _many(error, x, getattr(scatter, letter), unit_roundoff(dtype), terms)
-            judged[letter] = judged[letter]._replace(aggregate=ratio, wrong=judged[letter].wrong | wrong)
+            wrong, u = judged[letter].wrong, unit_roundoff(dtype)
+            ratio, wrong = _many(wrong, error, x, getattr(scatter, letter), u, terms)
+            judged[letter] = judged[letter]._replace(aggregate=ratio, wrong=wrong)
     return judged
 
 
@@ -69,20 +70,22 @@ def _entries(got: np.ndarray | None, want: np.ndarray, off: np.ndarray) -> Judge
 
 
 def _many(
-    error: np.ndarray, want: np.ndarray, scatter: np.ndarray, u: float, terms: int
+    wrong: np.ndarray, error: np.ndarray, want: np.ndarray, scatter: np.ndarray, u: float, terms: int
 ) -> tuple[float, np.ndarray]:  # fmt: skip
-    """The largest of the tests over many entries, in units of its limit, and where one fails.
+    """The largest of the tests over many entries, in units of its limit; what is wrong, with theirs.
 
     A row is a sum of so many terms, and has no more errors that are independent.
     """
     counts = np.isfinite(error) & np.isfinite(want) & (scatter > 0)
     unit = np.where(counts, scatter, 1.0)
     z, w = (np.where(counts, x, 0.0) / unit for x in (error, want))
-    tests = [np.sqrt((z * z).mean(-1, keepdims=True))]
+    rows = np.sqrt((z * z).mean(-1, keepdims=True)) / DEVIATIONS
+    largest, wrong = float(rows.max()), wrong | (rows > 1)
     for axes in ((-2, -1), tuple(range(want.ndim))):
         size = np.sqrt((w * w).sum(axes, keepdims=True))  # the factor has the deviation 1 / size
         factor = (z * w).sum(axes, keepdims=True) / np.where(size == 0, 1.0, size)
-        beyond = np.maximum(abs(factor) - ALIKE * u * size, 0.0)
-        tests.append(beyond * min(1.0, terms / want.shape[-1]) ** 0.5)
-    largest = np.max([np.broadcast_to(t, want.shape) for t in tests], 0) / DEVIATIONS
-    return float(largest.max()), largest > 1
+        beyond = np.maximum(abs(factor) - ALIKE * u * size, 0.0) / DEVIATIONS
+        beyond *= min(1.0, terms / want.shape[-1]) ** 0.5
+        largest = max(largest, float(beyond.max()))
+        wrong = wrong | ((beyond > 1) & ~wrong.any(axes, keepdims=True))  # where nothing smaller is
+    return largest, wrong
