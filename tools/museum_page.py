@@ -14,7 +14,12 @@ passes; a rule that refuses the right program in the same setting is not counted
 """
 KEYS = {"name", "family", "title", "looks", "breaks", "threads", "shows"}
 THREAD_KEYS = {"repo", "number", "kind", "title", "says"}
-SHOWS = {"mask", "empty row", "causal", "bias", "groups", "dropout", "scale", "long", "low scores", "wide values"}
+SHOWS = {  # what a problem needs, in words
+    "mask": "a mask", "empty row": "a row without keys", "causal": "the causal mask, and more keys than queries",
+    "bias": "a bias", "groups": "groups of heads", "dropout": "dropout", "scale": "a scale of its own",
+    "long": "many keys, where the rule can afford them", "low scores": "scores far below zero",
+    "wide values": "values wider than keys",
+}  # fmt: skip
 
 
 def page(exhibits: list[dict], table: dict) -> str:
@@ -37,7 +42,8 @@ def exhibit(entry: dict, table: dict) -> list[str]:
         lines.append(f"- [{t['repo']}#{t['number']}]({link}), “{escaped(t['title'])}”: {t['says']}")
     fit = table["right"][row["shows"]]
     passing = [rule for rule, passed in row["accepted"].items() if passed and fit[rule]]
-    needs = f" (It needs {' and '.join(entry['shows'])} to show.)" if entry.get("shows") else ""
+    has = " and ".join(SHOWS[word] for word in entry.get("shows", []))
+    needs = f" (The problem has {has}.)" if has else ""
     return [*lines, "", f"*Accepted by:* {'; '.join(passing) or 'none of the rules'}.{needs}", "",
             f"*`examine`:* {row['verdict']}; {called(entry['name'], row)}.", ""]  # fmt: skip
 
@@ -70,7 +76,7 @@ def faults(exhibits: list[dict], table: dict, labels: set[str], rules: list[str]
     yield from (f"{f}: the family is not in one place" for f in {f for f in families if families.count(f) > 1})
     for e in exhibits:
         yield from (f"{e['name']}: {key}?" for key in (KEYS - {"shows"}) - set(e) | set(e) - KEYS)
-        yield from (f"{e['name']}: shows {word}?" for word in set(e.get("shows", [])) - SHOWS)
+        yield from (f"{e['name']}: shows {word}?" for word in set(e.get("shows", [])) - set(SHOWS))
         if e["breaks"] not in labels:
             yield f"{e['name']}: no display {e['breaks']}"
         for t in e["threads"]:
