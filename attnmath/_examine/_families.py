@@ -65,8 +65,8 @@ SETTINGS = [
     Setting("positive", (2, 3, 3, 7, 11, 16, 16)),
     Setting("large negative scores", (2, 3, 3, 7, 11, 16, 16)),
     Setting("gaussian, tails of 17 and 33", (2, 3, 3, 17, 33, 16, 16)),
-    Setting("gaussian, tails of 65 and 37", (1, 2, 2, 65, 37, 16, 16)),
-    Setting("outliers, tails of 37 and 130", (1, 2, 2, 37, 130, 16, 16)),
+    Setting("gaussian, tails of 130 and 37", (2, 3, 3, 130, 37, 16, 16)),
+    Setting("outliers, tails of 65 and 130", (1, 2, 2, 65, 130, 16, 16)),
     Setting("gaussian, tails, groups, causal", (1, 6, 2, 67, 67, 16, 16), causal=True),
 ]  # fmt: skip
 

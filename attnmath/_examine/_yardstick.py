@@ -1,5 +1,6 @@
 """How far a right answer may be off, and whether what came is within it."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -49,9 +50,8 @@ def judge(got: Answer, want: Answer, off: Answer, dtype: str | None) -> dict[str
         judged[letter] = _entries(mine, x, bound)
         if scatter is not None and judged[letter].where is not None:
             error = np.where(np.isnan(bound), 0.0, mine - x)
-            terms = want.O.shape[2] if letter in ("dK", "dV") else want.dK.shape[2]
             wrong, u = judged[letter].wrong, unit_roundoff(dtype)
-            ratio, wrong = _many(wrong, error, x, getattr(scatter, letter), u, terms)
+            ratio, wrong = _many(wrong, error, x, getattr(scatter, letter), u, want.O.shape)
             judged[letter] = judged[letter]._replace(aggregate=ratio, wrong=wrong)
     return judged
 
@@ -70,22 +70,24 @@ def _entries(got: np.ndarray | None, want: np.ndarray, off: np.ndarray) -> Judge
 
 
 def _many(
-    wrong: np.ndarray, error: np.ndarray, want: np.ndarray, scatter: np.ndarray, u: float, terms: int
+    wrong: np.ndarray, error: np.ndarray, want: np.ndarray, scatter: np.ndarray, u: float, queries: tuple
 ) -> tuple[float, np.ndarray]:  # fmt: skip
     """The largest of the tests over many entries, in units of its limit; what is wrong, with theirs.
 
-    A row is a sum of so many terms, and has no more errors that are independent.
+    The sum of its weights gives all that comes from a query an error in common, so that a factor
+    is known no better than from as many numbers as there are queries.
     """
     counts = np.isfinite(error) & np.isfinite(want) & (scatter > 0)
     unit = np.where(counts, scatter, 1.0)
     z, w = (np.where(counts, x, 0.0) / unit for x in (error, want))
     rows = np.sqrt((z * z).mean(-1, keepdims=True)) / DEVIATIONS
     largest, wrong = float(rows.max()), wrong | (rows > 1)
-    for axes in ((-2, -1), tuple(range(want.ndim))):
+    for axes in ((-2, -1), (0, 1, -2, -1)):
         size = np.sqrt((w * w).sum(axes, keepdims=True))  # the factor has the deviation 1 / size
         factor = (z * w).sum(axes, keepdims=True) / np.where(size == 0, 1.0, size)
         beyond = np.maximum(abs(factor) - ALIKE * u * size, 0.0) / DEVIATIONS
-        beyond *= min(1.0, terms / want.shape[-1]) ** 0.5
+        entries = math.prod(want.shape[axis] for axis in axes)
+        beyond *= min(1.0, math.prod(queries[axis] for axis in (*axes[:-2], -2)) / entries) ** 0.5
         largest = max(largest, float(beyond.max()))
         wrong = wrong | ((beyond > 1) & ~wrong.any(axes, keepdims=True))  # where nothing smaller is
     return largest, wrong
