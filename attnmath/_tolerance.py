@@ -45,3 +45,23 @@ PAGE = 2.0**-44
 # size, the answer is "undecided" and not "refuted". It is thousands of roundings, since
 # such expressions are deep; a formula that is off by less is not refuted then.
 CLOSE = 1e-12
+
+# Is somebody's attention right (attnmath.examine)? Errors are counted in the bounds of
+# chapters/rounding.md, entry by entry. They are a theorem, so 1 is enough, and nothing is
+# left to choose. What programs that are right come to: see chapters/examine.md.
+CONSTANT = 1.0
+
+# In bfloat16 and float16 also over many entries: the root mean square of a row, and the
+# factor of which a head or a whole gradient is too large. Roundings that are independent
+# scatter; their deviation is computed for a program that rounds every array. Six of them:
+# right programs came to less than half of that in thousands of random problems, and a row
+# of zeros comes to a hundred.
+DEVIATIONS = 6.0
+
+# Weights that are nearly equal are rounded alike, and then their error is a factor, of one
+# rounding. What is beyond it counts.
+ALIKE = 1.0
+
+# Roundings of the scores move the weights by factors. Where these scatter by more than a
+# twentieth, deviations no longer add up as squares, and only single entries are judged.
+SCATTER = 0.05

@@ -13,10 +13,9 @@ from attnmath._examine._case import Answer, Case, Conventions
 from attnmath._examine._empty import changes
 from attnmath._examine._steps import Steps, T, grouped, rowsum, summed_to
 from attnmath._roundoff import FORMATS, unit_roundoff
+from attnmath._tolerance import SCATTER
 
 ROWS = 32  # as for the bounds: the growing sum of a gradient may be stored after so many rows
-# Exponents that scatter by more move the weights too far for errors to add up as they do here.
-SCATTER = 0.05
 
 
 def typical(case: Case, means: Conventions, dtype: str) -> Answer | None:

@@ -8,17 +8,9 @@ import numpy as np
 from attnmath._examine._bounds import Bounds, bounds, right, right_and_bounds
 from attnmath._examine._case import Answer
 from attnmath._roundoff import unit_roundoff
+from attnmath._tolerance import ALIKE, CONSTANT, DEVIATIONS
 
 __all__ = ["CONSTANT", "Bounds", "Judged", "bounds", "judge", "right", "right_and_bounds"]
-
-# Errors are counted in bounds. The bound is a theorem (chapters/rounding.md), so 1 is enough.
-CONSTANT = 1.0
-# Over many entries of a short format, errors are counted in standard deviations of roundings
-# that are independent: the root mean square of a row, and the factor of which a head or a whole
-# tensor is too large. Weights that are nearly equal are rounded alike, and their error is a
-# factor as well: it may be one rounding more.
-DEVIATIONS = 6.0
-ALIKE = 1.0
 
 
 class Judged(NamedTuple):
