@@ -172,7 +172,7 @@ def test_mask_of_no_kind():
 def test_mask_that_is_refused():
     def refuses(q, k, v, mask=None):
         if mask is not None:
-            raise NotImplementedError("masks are for later")
+            raise RuntimeError("no masks")
         return forward(q, k, v)
 
     assert ("contract", "raises") in found(refuses, options=["mask"])[1]
@@ -187,7 +187,7 @@ def test_mask_of_a_wrong_candidate(kind):
         O[..., 0, :] = 0
         return O
 
-    assert found(leaks, options=["mask"])[0].mask == kind
+    assert found(leaks, options=["mask"], framework="numpy")[0].mask == kind
 
 
 # ---- causal masks ------------------------------------------------------------------------------
