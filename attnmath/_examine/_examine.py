@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from attnmath._examine._ablation import by_trait
+from attnmath._examine._bounds import right_and_bounds
 from attnmath._examine._calls import Broken, Fault
 from attnmath._examine._candidate import Candidate
 from attnmath._examine._case import Case, Conventions
@@ -21,7 +22,7 @@ from attnmath._examine._hazards import hazards
 from attnmath._examine._report import Finding, Problem, Report
 from attnmath._examine._smallest import smallest as smallest_case
 from attnmath._examine._special import short, special
-from attnmath._examine._yardstick import CONSTANT, bounds, judge, right
+from attnmath._examine._yardstick import CONSTANT, judge
 
 # Threads that add in whatever order they finish: the numbers may still be right.
 HAZARDS = ("unordered_sums",)
@@ -149,7 +150,7 @@ class Examination:
                 self.faults[outcome.error] = None
             return Problem(case.name, case.traits, {}, False, outcome.error.sentence)
         case, got = outcome.case, outcome.answer
-        want, off = right(case, self.means), bounds(case, self.means, self.dtype)
+        want, off = right_and_bounds(case, self.means, self.dtype)
         bits = exact_answer(case, self.means, self.dtype) if exact else None
         if bits is not None:  # None: with its conventions something has to be rounded
             verdicts = judge(got, bits, bits._make(None if x is None else 0 * x for x in bits), None)
