@@ -149,6 +149,13 @@ def test_dropout_by_rate(dtype):
     assert (other.case.R != outcome.case.R).any()
 
 
+def test_dropout_of_more_keys_than_a_value_has_entries():
+    case = uniform_case(m=64, R=np.full((2, 3, 5, 64), 2.0))
+    outcome = Candidate(sdpa, options=TORCH, dtype="float64").run(case)
+    assert 0.4 < (outcome.case.R == 0).mean() < 0.6
+    same(outcome)
+
+
 def test_dropout_by_mask():
     R = np.where(RNG.random((2, 3, 5, 4)) < 0.5, 0.0, 2.0)
     same(Candidate(forward, backward, options=OPTIONS).run(uniform_case(R=R)))

@@ -320,9 +320,10 @@ EMPTY = {
 
 def empty_rows(how):
     def fn(q, k, v, mask=True):
+        mask = np.ones((q.shape[-2], k.shape[-2]), bool) & mask
         A = np.where(mask, q @ T(k) * q.shape[-1] ** -0.5, -1e300)
         E = np.exp(A - A.max(-1, keepdims=True))
-        return how(E / E.sum(-1, keepdims=True), ~np.asarray(mask).any(-1, keepdims=True)) @ v
+        return how(E / E.sum(-1, keepdims=True), ~mask.any(-1, keepdims=True)) @ v
 
     return fn
 
@@ -333,8 +334,23 @@ def test_empty_rows(name):
     assert (means.mask, means.empty, findings) == ("keep", name, [])
 
 
+@pytest.mark.parametrize("name", EMPTY)
+def test_empty_rows_of_a_causal_mask(name):
+    """With more queries than keys, the first see nothing; nobody has to ask for it."""
+    rows = empty_rows(EMPTY[name])
+
+    def fn(q, k, v, causal=True):
+        seen = np.tri(q.shape[-2], k.shape[-2], k.shape[-2] - q.shape[-2], dtype=bool)
+        return rows(q, k, v, seen if causal else True)
+
+    for options in None, ["causal"]:
+        means, findings = found(fn, options=options)
+        assert (means.causal, means.empty) == ("lower_right", name)
+        assert findings == ([] if options else [("convention", "always_causal")])
+
+
 def test_empty_rows_of_another_kind():
-    fn = empty_rows(lambda P, empty: np.where(empty, np.eye(P.shape[-2], P.shape[-1]), P))
+    fn = empty_rows(lambda P, empty: np.where(empty, np.eye(1, P.shape[-1]), P))
     means, findings = found(fn, options=["mask"])
     assert means.empty is None and findings == [("unnamed", "empty_unexplained")]
 

@@ -160,6 +160,8 @@ class Candidate:
             self.library  # noqa: B018, found at the first call
             if self.options.get("causal") is True and not case.causal:
                 case = replace(case, causal=True)
+                if not case.seen(means).any(-1).all():
+                    case = replace(case, traits=case.traits | {"empty row"})
             if case.R is not None and "dropout_mask" not in self.options:
                 case = self._with_dropout(case, means, layout, seed)
             answer = self._joined(case, means, layout, seed, faults, forward, only)
@@ -178,9 +180,15 @@ class Candidate:
         return joined(case, answers)
 
     def _with_dropout(self, case: Case, means: Conventions, layout: str, seed: int) -> Case:
-        """The case with the dropout that the candidate draws from this seed, read off with V = I."""
+        """The case with the dropout that the candidate draws from this seed.
+
+        It is read off with Q = 0 and unit vectors as values, as many as a value has entries.
+        """
         s = case.sizes
-        eye = np.broadcast_to(np.eye(s["m"]), (s["b"], s["G"], s["m"], s["m"]))
-        probe = replace(case, V=eye, dO=np.zeros((s["b"], s["H"], s["n"], s["m"])))
-        found = self._joined(probe, means, layout, seed, [], True).O
+        found = np.zeros((s["b"], s["H"], s["n"], s["m"]))
+        for start in range(0, s["m"], s["d_v"]):
+            V = np.zeros(case.V.shape)
+            V[..., start:, :] = np.eye(s["m"] - start, s["d_v"])
+            O = self._joined(replace(case, Q=0 * case.Q, V=V), means, layout, seed, [], True).O
+            found[..., start : start + s["d_v"]] = O[..., : s["m"] - start]
         return replace(case, R=np.where(found != 0, case.R.max(), 0.0))

@@ -53,21 +53,27 @@ def _gamma(candidate: Candidate, means: Conventions, sizes: Sizes, rng: np.rando
 
 def empty(candidate: Candidate, means: Conventions, sizes: Sizes, rng: np.random.Generator) -> tuple:
     """What a row gives whose keys are all hidden, and whether its gradient passes."""
-    if "mask" not in candidate.options or means.empty is not None:
+    if means.empty is not None:
         return {}, []
-    keep = np.ones((sizes.b, 1, sizes.n, sizes.m), bool)
-    keep[:, :, 1] = False
-    case = problem(sizes, rng, keep=keep, traits=frozenset({"empty row"}))
+    traits = frozenset({"empty row"})
+    if "mask" in candidate.options:
+        keep = np.ones((sizes.b, 1, sizes.n, sizes.m), bool)
+        keep[:, :, 0] = False
+        case = problem(sizes, rng, keep=keep, traits=traits)
+    elif "causal" in candidate.options and means.causal == "lower_right" and not sizes.square:
+        case = problem(replace(sizes, n=sizes.m, m=sizes.n), rng, causal=True, traits=traits)
+    else:
+        return {}, []
     answer = candidate.run(case, means).answer or candidate.run(case, means, forward=True).answer
     if answer is None:
         return {}, []
-    row, mean = answer.O[:, :, 1], case.V.mean(2)
+    row, mean = answer.O[:, :, 0], case.V.mean(2)
     if np.isnan(row).any():
         return {"empty": "nan"}, []
     if not row.any():
         return {"empty": "zero"}, []
     if np.abs(row - mean).max() < 1:
-        flows = answer.dQ is not None and answer.dQ[:, :, 1].any()
+        flows = answer.dQ is not None and answer.dQ[:, :, 0].any()
         return {"empty": "uniform with gradient" if flows else "uniform"}, []
     title = "a row whose keys are all hidden gives neither zero, nor the mean of the values, nor NaN"
     return {}, [Finding("unnamed", "empty_unexplained", title)]
