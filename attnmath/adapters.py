@@ -12,7 +12,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnmath._examine._layer_adapters import PADDING_ALONE, library, linear, mask, needs, parameters, weights
+from attnmath._examine._layer_adapters import (
+    PADDING_ALONE,
+    as_numbers,
+    library,
+    linear,
+    mask,
+    needs,
+    parameters,
+    weights,
+)
+    PADDING_ALONE,
+    as_numbers,
+    library,
+    linear,
+    mask,
+    needs,
+    parameters,
+    weights,
+)
 from attnmath._examine._layer_run import Layer
 from attnmath._heads import Weights
 
@@ -155,6 +173,9 @@ def llama(module: Any) -> Layer:
 def sdpa() -> dict[str, Any]:
     """F.scaled_dot_product_attention, for examine(**sdpa()).
 
+    () -> the arguments of examine
+
+    Raises ImportError where PyTorch is not installed.
     Derived in chapters/conventions.md.
     """
     fn = library("torch").nn.functional.scaled_dot_product_attention
@@ -165,6 +186,9 @@ def sdpa() -> dict[str, Any]:
 def jax_attention() -> dict[str, Any]:
     """jax.nn.dot_product_attention, for examine(**jax_attention()).
 
+    () -> the arguments of examine
+
+    Raises ImportError where JAX is not installed.
     Derived in chapters/conventions.md.
     """
     options = dict(mask="mask", bias="bias", causal="is_causal", scale="scale", groups=None)
@@ -173,11 +197,12 @@ def jax_attention() -> dict[str, Any]:
 
 
 def transformers_attention(forward: Callable | None = None) -> dict[str, Any]:
-    """A function that models of transformers call for attention, for examine(**transformers_attention(f)).
+    """What models of transformers call for attention, for examine(**transformers_attention(forward)).
 
-    forward(module, query, key, value, attention_mask, scaling=, dropout=) -> output, weights;
-    None is eager_attention_forward of Llama, -> the arguments of examine
+    forward(module, query, key, value, attention_mask, scaling=, dropout=) -> the arguments of examine
 
+    None is eager_attention_forward of Llama. Masks are handed over as its models do, as the
+    lowest number of the format. Raises ImportError where transformers is not installed.
     Derived in chapters/conventions.md.
     """
     if forward is None:
@@ -185,10 +210,13 @@ def transformers_attention(forward: Callable | None = None) -> dict[str, Any]:
         name = "transformers.models.llama.modeling_llama"
         forward = importlib.import_module(name).eager_attention_forward
 
-    def attention(q: Any, k: Any, v: Any, attention_mask: Any = None, scaling: float | None = None) -> Any:
+    def attention(q: Any, k: Any, v: Any, mask: Any = None, bias: Any = None, scaling: float | None = None) -> Any:
         module = SimpleNamespace(num_key_value_groups=q.shape[1] // k.shape[1], training=False, is_causal=False)
         scaling = q.shape[-1] ** -0.5 if scaling is None else scaling
-        return forward(module, q, k, v, attention_mask, scaling=scaling, dropout=0.0)[0].transpose(1, 2)
+        if mask is not None:
+            hidden = as_numbers(mask, q)
+            bias = hidden if bias is None else bias + hidden
+        return forward(module, q, k, v, bias, scaling=scaling, dropout=0.0)[0].transpose(1, 2)
 
-    options = dict(mask="attention_mask", bias="attention_mask", scale="scaling", groups=None)
+    options = dict(mask="mask", bias="bias", scale="scaling", groups=None)
     return dict(fn=attention, options=options, framework="torch", layout="bhsd")

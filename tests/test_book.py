@@ -352,16 +352,22 @@ def test_the_workflow_runs_what_a_developer_runs():
     assert workflow["jobs"]["publish"]["needs"] == "check"
 
 
-def test_the_locks_name_every_version_once_and_cover_the_project():
-    versions = {}
-    for path in ROOT.glob("requirements*.lock"):
-        for line in path.read_text("utf-8").splitlines():
-            if line.startswith("#"):
-                continue
-            name, version = re.fullmatch(r"([\w.-]+)==([\w.]+)", line).groups()
-            name = re.sub(r"[-_.]+", "-", name).lower()
-            assert name not in versions, f"{name} is locked twice"
-            versions[name] = version
+def locked(path):
+    """What a lock says, one package a line."""
+    lines = [line for line in path.read_text("utf-8").splitlines() if not line.startswith("#")]
+    pairs = [re.fullmatch(r"([\w.-]+)==([\w.]+)", line).groups() for line in lines]
+    versions = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pairs}
+    assert len(versions) == len(pairs), f"{path.name} names a package twice"
+    return versions
+
+
+def test_the_locks_name_one_version_each_and_cover_the_project():
+    """A lock of an extra is installed on top of requirements.lock; two of them may share what they need."""
+    versions = locked(ROOT / "requirements.lock")
+    for path in ROOT.glob("requirements-*.lock"):
+        own = locked(path)
+        assert not own.keys() & locked(ROOT / "requirements.lock").keys()
+        assert all(versions.setdefault(name, version) == version for name, version in own.items())
     project = PROJECT["project"]
     needed = [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]
     names = {re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", need).group()).lower() for need in needed}

@@ -1,5 +1,6 @@
 """Is my layer right, and if not, which term is wrong?"""
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,8 +26,10 @@ def examine_layer(
 ) -> Report:  # fmt: skip
     """Whether a layer and its gradients are right; if not, which term is wrong.
 
+    layer(X (b, n, d)) or layer(X, Z (b, m, d_z)) -> Y (b, n, d), weights by name -> report
+
     layer is what an adapter of attnmath.adapters returns, a module that has an adapter, or a
-    function of X (..., n, d), or of X and Z (..., m, d_z), with its weights by name:
+    function with its weights by name:
 
         examine_layer(adapters.multihead_attention(torch.nn.MultiheadAttention(12, 3)))
         examine_layer(my_module, weights=dict(my_module.named_parameters()), heads=3)
@@ -40,7 +43,7 @@ def examine_layer(
     PyTorch without the weights. mask is the keyword of the layer's mask; rotary(n) gives cos
     and sin of its rotary embedding, each (n, d_k). Raises TypeError for what is no layer, and
     ValueError for weights that fit no form.
-    Derived in chapters/heads.md.
+    Derived in chapters/examine.md.
     """
     start = time.perf_counter()
     told = Conventions(**(conventions or {}))
@@ -91,7 +94,7 @@ def contract(results: list) -> list[Finding]:
     found: dict[str, list] = {}
     for g, x in results:
         if isinstance(x, Broken):
-            found.setdefault(str(x).partition(":")[0], []).append((x.name, g.case, str(x)))
+            found.setdefault(re.split(":| has shape", str(x))[0], []).append((x.name, g.case, str(x)))
     out = []
     for cases in found.values():
         names = ", ".join(f"'{case.name}'" for _, case, _ in cases[:3])

@@ -58,10 +58,13 @@ def mask(module: Any, keep: Any, X: Any, causal: bool = False) -> Any:
     n = X.shape[1]
     keep = X.new_ones(1, 1, n, n).bool() if keep is None else keep.expand(-1, -1, n, -1)
     keep = keep.tril() if causal else keep
-    if sdpa:
-        return keep
-    lowest = library("torch").finfo(X.dtype).min
-    return X.new_zeros(keep.shape).masked_fill(~keep, lowest)
+    return keep if sdpa else as_numbers(keep, X)
+
+
+def as_numbers(keep: Any, like: Any) -> Any:
+    """A mask to be added: the lowest number of the format where it hides."""
+    lowest = library("torch").finfo(like.dtype).min
+    return like.new_zeros(keep.shape).masked_fill(~keep, lowest)
 
 
 def parameters(parts: Mapping[str, Any]) -> dict[str, Any]:

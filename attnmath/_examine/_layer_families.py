@@ -103,7 +103,7 @@ def problems(layer: Layer, dtype: str, seed: int | None = None) -> Iterator[Give
 
 def masked(draw: Draw, wide: bool) -> Iterator[Given]:
     """Masks of scores and of keys; what is hidden may be large."""
-    for b, n, m in ((2, 5, 7), (1, 12, 9)):
+    for b, n, m in ((2, 5, 7), (1, 12, 9)) if "n" in draw.layer.masks else ():
         g = draw.given("a mask", b, n, m, "gaussian")
         n, m = g.case.X.shape[1], g.case.keys.shape[1]
         keep = draw.rng.random((1, 1, n, m)) < 0.6

@@ -129,7 +129,7 @@ def _inputs(x: Mapping[str, np.ndarray], axes: str, H: int, out: tuple[int, ...]
         kind, letters = r.split("_")
         if letters == "O":
             continue
-        own = axes if len(letters) > 1 or "p" not in axes else _unpacked(axes)
+        own = axes if (len(letters) > 1) == ("p" in axes) else _unpacked(axes) if "p" in axes else _packed(axes)
         own = own if kind == "W" else _without_d(own, w.ndim)
         sizes = _sizes(x, letters, own, H, out)
         to = ("p " if "p" in own else "") + ("h d k" if kind == "W" else "h k")
@@ -153,8 +153,13 @@ def _d_k(x: Mapping, H: int, out: tuple[int, ...]) -> int:
 
 
 def _unpacked(axes: str) -> str:
-    """The axes of W_Q beside a packed W_KV."""
+    """The axes of a matrix that is alone."""
     return axes.replace("p ", "").replace(" p", "")
+
+
+def _packed(axes: str) -> str:
+    """The axes of W_KV beside a W_Q that is alone."""
+    return axes.replace("h", "p h", 1)
 
 
 def _without_d(axes: str, ndim: int) -> str:
