@@ -406,6 +406,21 @@ def test_torch_detached():
     assert [fault.sentence for fault in outcome.faults] == ["dK is None: the output is cut off from k"]
 
 
+def test_torch_in_place():
+    outcome = Candidate(lambda q, k, v: sdpa(q.mul_(2), k, v)).run(CASES["hard"])
+    assert outcome.error.name == "inputs_modified" and "in-place operation" in outcome.error.sentence
+
+
+def test_module_that_needs_a_mask():
+    class Masked(torch.nn.Module):
+        def forward(self, q, k, v, mask):
+            return sdpa(q, k, v, attn_mask=mask)
+
+    candidate = Candidate(Masked(), options=["mask"])
+    same(candidate.run(CASES["hard"]))
+    same(candidate.run(CASES["mask"]))
+
+
 class Accumulating(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v):

@@ -16,6 +16,8 @@ from attnmath._examine._layouts import from_layout, scores_axes, to_layout
 if TYPE_CHECKING:
     from attnmath._examine._candidate import Candidate
 
+IN_PLACE = "leaf Variable that requires grad is being used in an in-place operation"  # PyTorch's words
+
 
 def asked(function: Callable, *args: Any, **options: Any) -> Any:
     """What the candidate's own code returns; Broken where it raises."""
@@ -24,7 +26,8 @@ def asked(function: Callable, *args: Any, **options: Any) -> Any:
     except Broken:
         raise
     except (Exception, SystemExit, KeyboardInterrupt, GeneratorExit) as error:
-        raise Broken(Fault("raises", message(error))) from error
+        name = "inputs_modified" if IN_PLACE in str(error) else "raises"
+        raise Broken(Fault(name, message(error))) from error
 
 
 def attempt(
@@ -81,8 +84,9 @@ def attempt(
 def needed(candidate: Candidate, case: Case, means: Conventions, layout: str) -> dict[str, Any]:
     """What changes nothing, for the options that fn cannot be called without."""
     lib, s = candidate.arrays, case.sizes
+    fn = getattr(candidate.fn, "forward", candidate.fn)  # of a module
     try:
-        known = inspect.signature(candidate.fn).parameters
+        known = inspect.signature(fn).parameters
     except (TypeError, ValueError):  # what is written in C may have none
         return {}
     scores = scores_axes(np.zeros((1, 1, s["n"], s["m"])), layout)
