@@ -22,15 +22,6 @@ from attnmath._examine._layer_adapters import (
     parameters,
     weights,
 )
-    PADDING_ALONE,
-    as_numbers,
-    library,
-    linear,
-    mask,
-    needs,
-    parameters,
-    weights,
-)
 from attnmath._examine._layer_run import Layer
 from attnmath._heads import Weights
 
