@@ -572,6 +572,16 @@ def test_one_argument_alone(which):
     assert fault.name == "requires_grad" and f"where {'qkv'[which]} alone requires a gradient" in fault.sentence
 
 
+def test_the_bias_alone():
+    """It has no gradient where the keys need none."""
+
+    def fn(q, k, v, bias=None):
+        return sdpa(q, k, v, attn_mask=bias if bias is None or k.requires_grad else bias.detach())
+
+    (fault,) = probes(Candidate(fn, options=["bias"]), Conventions())
+    assert fault.name == "requires_grad" and "where the bias alone requires a gradient" in fault.sentence
+
+
 def test_weights_are_what_the_pair_says():
     """The pair that is spoiled here is right: the formulas of the package give the same."""
     q, k, v, do = (RNG.standard_normal((2, 3, n, 8)) for n in (5, 7, 7, 5))

@@ -8,6 +8,7 @@ import numpy as np
 from attnmath._examine._calls import Fault
 from attnmath._examine._candidate import Candidate
 from attnmath._examine._case import Answer, Case, Conventions
+from attnmath._examine._contract import OF
 from attnmath._examine._probes import TRIED, Sizes, problem
 from attnmath._examine._steps import Steps
 from attnmath._roundoff import nearest, unit_roundoff
@@ -146,14 +147,17 @@ def _alone(candidate: Candidate, means: Conventions, sizes: Sizes) -> list[Fault
     no_queries = replace(case, V=V, dO=dO)
     units = np.broadcast_to(np.eye(s.n, s.d_k), case.Q.shape)
     no_keys = replace(no_queries, Q=np.array(units), K=np.zeros(case.K.shape))
-    for name, problem_ in (("dQ", no_queries), ("dK", no_keys), ("dV", no_queries)):
+    exact = {"dQ": no_queries, "dK": no_keys, "dV": no_queries}
+    if "bias" in candidate.options:
+        exact["dB"] = replace(no_queries, bias=np.zeros((1, 1, s.n, s.m)))
+    for name, problem_ in exact.items():
         want = getattr(candidate.run(problem_, means).answer, name, None)
         if want is None or not np.array_equal(want, getattr(Steps(problem_, means).answer(), name)):
             continue  # it is wrong in any case
         outcome = candidate.run(problem_, means, only=name)
         got = getattr(outcome.answer, name, None)
         if got is None or not np.array_equal(got, want):
-            letter = name[1].lower()
+            letter = OF[name]
             why = outcome.error.sentence if outcome.error else f"{name} is another than with the others"
             faults.append(Fault("requires_grad", f"it fails where {letter} alone requires a gradient: {why}"))
     return faults
