@@ -13,9 +13,10 @@ from attnmath._examine._sketch import Sketch, case_of
 
 SECONDS = 15.0  # for the search, while another case may still be tried
 CALLS = 600  # of the candidate at most, so that a quick machine does not find another case
-FEW = 60  # cases without mask, bias and the like, before these are tried too
+FEW = 60  # cases that are tiny, or without mask, bias and the like, before others are tried too
 LISTED = 24  # numbers that are worth writing down one by one
 MISSING = "hypothesis would find the smallest case that fails: pip install 'attnmath[examine]'"
+TINY = dict(b=2, G=2, r=2, n=3, m=3, d_k=2, d_v=2)  # first: JAX compiles anew for each new shape
 LARGEST = dict(b=2, G=2, r=3, n=70, m=70, d_k=6, d_v=6)
 NUMBERS = "quarters", "normal", "large", "small", "far below"
 
@@ -43,14 +44,18 @@ def smallest(
     def bad(x: Sketch) -> bool:
         return not (together and x.mask and x.bias) and fails(case_of(x, dtype))
 
-    search = _Search(bad, seconds)
-    choices = _choices(means, options, candidate.layout or means.layout or "bhsd", start)
-    drawn = {name: st.sampled_from(x) for name, x in choices.items()}
-    plain = {name: drawn[name] for name in (*LARGEST, "numbers", "seed")}
-    if not (search.run(st.builds(Sketch, **plain), FEW) or search.run(st.builds(Sketch, **drawn), CALLS)):
-        return None
-    search.run(_with_numbers(search.found[-1], st), CALLS)
-    return lines(search.found[-1], candidate, means, dtype)
+    search, now = _Search(bad), time.monotonic()
+    layout = candidate.layout or means.layout or "bhsd"
+    for sizes, examples, share in ((TINY, FEW, 0.5), (LARGEST, CALLS, 1.0)):
+        search.end = now + share * seconds
+        choices = _choices(means, options, layout, start, sizes)
+        drawn = {name: st.sampled_from(x) for name, x in choices.items()}
+        plain = {name: drawn[name] for name in (*sizes, "numbers", "seed")}
+        if search.run(st.builds(Sketch, **plain), FEW) or search.run(st.builds(Sketch, **drawn), examples):
+            search.end = now + seconds
+            search.run(_with_numbers(search.found[-1], st), CALLS)
+            return lines(search.found[-1], candidate, means, dtype)
+    return None
 
 
 class _Late(BaseException):
@@ -60,8 +65,8 @@ class _Late(BaseException):
 class _Search:
     """hypothesis' search, for a limited time; each sketch is tried once."""
 
-    def __init__(self, fails: Callable[[Sketch], bool], seconds: float) -> None:
-        self.fails, self.end, self.known = fails, time.monotonic() + seconds, {}
+    def __init__(self, fails: Callable[[Sketch], bool]) -> None:
+        self.fails, self.end, self.known = fails, 0.0, {}
         self.found: list[Sketch] = []
 
     def run(self, drawn: Any, examples: int) -> bool:
@@ -97,13 +102,13 @@ def _size(x: Sketch) -> tuple:
 
 
 def _choices(
-    means: Conventions, options: Collection[str], layout: str, start: Case | None
+    means: Conventions, options: Collection[str], layout: str, start: Case | None, sizes: dict[str, int]
 ) -> dict[str, Sequence]:
     """What each part of a sketch may be, the simplest first."""
-    top, may = dict(LARGEST), set(options)
+    top, may = dict(sizes), set(options)
     if start is not None:
         s = start.sizes
-        top = dict(b=s["b"], G=s["G"], r=s["H"] // s["G"], n=s["n"], m=s["m"], d_k=s["d_k"], d_v=s["d_v"])
+        top = {k: min(size, s["H"] // s["G"] if k == "r" else s[k]) for k, size in sizes.items()}
         has = dict(mask=start.keep, bias=start.bias, causal=start.causal or None, scale=start.scale,
                    dropout_mask=start.R)  # fmt: skip
         may -= {word for word, x in has.items() if x is None}
