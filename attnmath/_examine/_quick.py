@@ -23,15 +23,15 @@ def quick(
     """The answer and its bounds, or None where an exponent may be off by more. No bias."""
     array = sys.modules["torch"].from_numpy if "torch" in sys.modules else np.asarray
     (b, H, n, d_k), (G, m, d_v), gamma = case.Q.shape, case.V.shape[1:], case.gamma(means)
-    want, off, sizes = (
-        Answer(np.zeros((b, H, n, d_v)), *map(np.zeros_like, (case.Q, case.K, case.V))) for _ in range(3)
-    )
+    shapes = (b, H, n, d_v), case.Q.shape, case.K.shape, case.V.shape
+    want, off = (Answer(*(np.zeros(shape) for shape in shapes)) for _ in range(2))
+    shared = Answer(*(np.zeros(shape) for shape in shapes)) if G < H else None  # sums of sizes
     for i, h in np.ndindex(b, H):
         g = case.owner(means)[h]
         seen = _seen(case, means, i, h)
         read = np.ones((m, 1), bool) if seen is None else seen.any(0)[:, None]
         K, V = (x[i, g] if seen is None else np.where(read, x[i, g], 0.0) for x in (case.K, case.V))
-        given = gamma * case.Q[i, h], K, V, np.ascontiguousarray(case.dO[i, h])
+        given = [np.ascontiguousarray(x.T) for x in (gamma * case.Q[i, h], K, V, case.dO[i, h])]
         low = (abs(x).astype(np.float32) for x in given)
         head = Head(*map(array, given), *map(array, low), gamma, f, stores_n, stores_m)
         back = [array(np.zeros((d, m), t)) for t in (np.float64, np.float32) for d in (d_k, d_v)]
@@ -47,9 +47,20 @@ def quick(
         for k, x, x_off in ((2, back[0], back[2]), (3, back[1], back[3])):
             x, x_off = (np.asarray(y, np.float64).T for y in (x, x_off))
             want[k][i, g] += x
-            sizes[k][i, g] += abs(x)
+            if shared is not None:
+                shared[k][i, g] += abs(x)
             off[k][i, g] += np.where(read, x_off + floor(f, n, head.absQ, head.absdO), 0.0)
-    return want, _returned(f, want, off, sizes, H // G)
+        _once_more(off.dQ[i, h], want.dQ[i, h], f.stored + 2 * f.entries, f.least_stored)
+    for k, (i, g) in ((k, ig) for ig in np.ndindex(b, G) for k in (2, 3)):
+        steps = f.stored + 2 * f.entries
+        if shared is not None:
+            count, steps = H // G, steps + f.entries
+            _once_more(off[k][i, g], shared[k][i, g], steps + (count + 8) * f.sums, count * f.least_stored)
+            steps = f.stored
+        _once_more(off[k][i, g], want[k][i, g], steps, f.least_stored)
+    for x in off[:4]:
+        x *= 1 + 2.0**-22 * (n + m + d_k + d_v + 64)  # float32 has lost less
+    return want, off
 
 
 def _seen(case: Case, means: Conventions, i: int, h: int) -> np.ndarray | None:
@@ -60,23 +71,8 @@ def _seen(case: Case, means: Conventions, i: int, h: int) -> np.ndarray | None:
     return None if seen.all() else seen
 
 
-def _returned(f: Model, want: Answer, off: Answer, sizes: Answer, count: int) -> Answer:
-    """The bounds with what is rounded last, and with what float32 has lost."""
-    n, m = want.O.shape[2], want.dK.shape[2]
-    lost = 1 + 2.0**-22 * (n + m + want.dQ.shape[-1] + want.dV.shape[-1] + 64)
-    steps, least = f.stored + 2 * f.entries, f.least_stored
-
-    def grown(x: np.ndarray, by: float, off: np.ndarray, least: float) -> np.ndarray:
-        more = expm1(by) * abs(x) + exp(by) * off
-        return more + least * (more > 0)
-
-    dK, dV = off.dK, off.dV
-    if count > 1:
-        more = steps + f.entries + (count + 8) * f.sums
-        dK, dV = (grown(x, more, x_off, count * least) for x, x_off in ((sizes.dK, dK), (sizes.dV, dV)))
-        last = f.stored
-    else:
-        last = steps
-    dQ = grown(want.dQ, steps, off.dQ, least)
-    dK, dV = (grown(x, last, x_off, least) for x, x_off in ((want.dK, dK), (want.dV, dV)))
-    return Answer(*(lost * x for x in (off.O + least * (off.O > 0), dQ, dK, dV)))
+def _once_more(off: np.ndarray, x: np.ndarray, steps: float, least: float) -> None:
+    """How far x may be off after more roundings, in the place of how far it was."""
+    off *= exp(steps)
+    off += expm1(steps) * abs(x)
+    off += least * (off > 0)

@@ -52,9 +52,11 @@ def _entries(got: np.ndarray | None, want: np.ndarray, off: np.ndarray) -> Judge
     if got is None or got.shape != want.shape:
         return Judged(np.inf, None, np.ones(want.shape, bool))
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        error = np.where(got == want, 0.0, np.abs(got - want))
-        ratio = np.where(error == 0, 0.0, error / off)
-    ratio = np.where(np.isnan(off), 0.0, np.where(np.isnan(ratio), np.inf, ratio))
+        ratio = np.asarray(got - want)
+        np.abs(ratio, out=ratio)
+        ratio /= off
+    if not np.isfinite(ratio).all():
+        ratio = np.where((got == want) | np.isnan(off), 0.0, np.where(np.isnan(ratio), np.inf, ratio))
     if not ratio.size:
         return Judged(0.0, None, ratio > CONSTANT)
     where = np.unravel_index(ratio.argmax(), ratio.shape)
