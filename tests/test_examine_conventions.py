@@ -398,6 +398,15 @@ def test_half_precision_inside(short, dtype):
         assert findings == [("mistake", "half_precision_inside")]
 
 
+@pytest.mark.parametrize("fn", [lambda q, k, v: v.mean(-2, keepdims=True) + 0 * q[..., :1],
+                                lambda q, k, v: v[..., :1, :] + 0 * q[..., :1],
+                                lambda q, k, v: forward(1e9 * q, k, v)])  # fmt: skip
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_weights_that_every_format_has_are_not_short(fn, dtype):
+    means, findings = found(fn, options=None, dtype=dtype, framework="numpy")
+    assert means.inside is None and "half_precision_inside" not in [name for _, name in findings]
+
+
 def dropping(factor, keep=lambda rate: 1 - rate):
     def fn(q, k, v, p=0.0):
         P = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)
