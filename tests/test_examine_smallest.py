@@ -264,6 +264,22 @@ def test_a_pair_of_functions_is_called_as_it_is():
     assert got != want
 
 
+@pytest.mark.parametrize("layout", ["bhsd", "sd"])
+@pytest.mark.parametrize("kind", ["keep", "drop", "add"])
+def test_options_without_a_default_are_given_something_that_changes_nothing(kind, layout):
+    plain = one_letter_off("dK", Conventions(layout, mask=kind))
+
+    def attention(q, k, v, m, b, causal, r, *, s):
+        return plain(q, k, v, m, b, causal, s, False, r)
+
+    options = dict(mask="m", bias="b", causal="causal", dropout_mask="r", scale="s")
+    candidate = Candidate(attention, options=options, dtype="float32", layout=layout)
+    text = lines(Sketch(n=2, m=3, d_k=2, seed=2), candidate, Conventions(layout, mask=kind), "float32")
+    printed, _ = pasted(text, attention)
+    got, want = numbers(printed)
+    assert printed.startswith("dK[") and got == pytest.approx(2 * want + 1, rel=1e-4)
+
+
 def test_functions_that_can_be_imported_are():
     candidate = Candidate(torch.nn.functional.scaled_dot_product_attention, options={"causal": "is_causal"})
     text = lines(Sketch(causal=True), candidate, Conventions(causal="upper_left"), "float32")

@@ -9,7 +9,7 @@ import numpy as np
 
 from attnmath._examine._candidate import Candidate
 from attnmath._examine._case import Answer, Case, Conventions
-from attnmath._examine._layouts import to_layout
+from attnmath._examine._layouts import scores_axes, to_layout
 from attnmath._examine._sketch import Sketch, case_of, inputs
 from attnmath._examine._steps import Steps
 
@@ -133,10 +133,24 @@ def _options(
     if case.scale is not None:
         value["scale"] = repr(case.scale)
     for word, on in (("causal", case.causal), ("groups", case.sizes["G"] != case.sizes["H"])):
-        if on or _default(candidate.fn, words.get(word)) is True:
+        if on or _default(candidate.fn, words.get(word)) not in (False, None):
             value[word] = str(on)
+    for word, (name, nothing) in _nothing(case, means, layout).items():
+        if word not in value and _default(candidate.fn, words.get(word)) is inspect.Parameter.empty:
+            value[word] = name or nothing
+            arrays |= {name: nothing} if name else {}
     named = (f", {words[w]}={x}" for w, x in value.items() if isinstance(words.get(w), str))
     return "".join(named), arrays
+
+
+def _nothing(case: Case, means: Conventions, layout: str) -> dict[str, tuple[str, str]]:
+    """What changes nothing, for an option without a default: the name of an array, and what it is."""
+    shape = scores_axes(np.zeros((1, 1, case.sizes["n"], case.sizes["m"])), layout).shape
+    masks = {"keep": f"np.ones({shape}, bool)", "drop": f"np.zeros({shape}, bool)", "add": f"np.zeros({shape})"}
+    return dict(
+        mask=("mask", masks[means.mask or "keep"]), bias=("zeros", f"np.zeros({shape})"),
+        dropout_mask=("ones", f"np.ones({shape})"), scale=("", repr(case.gamma(means))), dropout=("", "0.0"),
+    )  # fmt: skip
 
 
 def _right(case: Case, means: Conventions, name: str) -> str:
@@ -180,6 +194,6 @@ def _name(fn: Callable) -> str:
 
 def _default(fn: Callable, keyword: Any) -> Any:
     try:
-        return inspect.signature(fn).parameters[keyword].default
+        return inspect.signature(getattr(fn, "forward", fn)).parameters[keyword].default
     except (KeyError, TypeError, ValueError):
         return None
