@@ -500,3 +500,30 @@ def test_hazards_of_numpy(capsys):
     for hazard in found.values():
         assert "import numpy as np" in hazard.evidence and "# right: O = " in hazard.evidence
         assert printed(hazard, capsys, fn=fn)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_lines_of_a_pair(layout, capsys):
+    """Forward and backward in NumPy, in every layout, with a mask that may not hide all of a row."""
+
+    def nan(fn):
+        def wrong(*args, mask=None):
+            found = fn(*args, **({} if mask is None else {"mask": mask}))
+            return found if mask is None or mask.any(-1).all() else spoiled(found)
+
+        return wrong
+
+    def spoiled(x):
+        return tuple(map(spoiled, x)) if isinstance(x, tuple) else x + np.nan
+
+    letters = [x for x in "bhsd" if x in layout]
+    there, back = [letters.index(x) for x in layout], [layout.index(x) for x in letters]
+
+    def grads(*args, **options):
+        return tuple(x.transpose(there).copy() for x in backward(*(x.transpose(back) for x in args), **options))
+
+    fn, b = nan(laid_out(layout)), nan(grads)
+    fn.__name__, b.__name__ = "fn", "b"
+    (hazard,) = hazards_of(fn, b, options=["mask"], layout=layout).values()
+    assert hazard.name == "empty_row_nan" and "print(b(do, q, k, v, mask=mask))" in hazard.evidence
+    assert printed(hazard, capsys, fn=fn, b=b).count("array(") == 3

@@ -15,6 +15,7 @@ from attnmath._examine._candidate import Candidate  # noqa: E402
 from attnmath._examine._case import Conventions  # noqa: E402
 from attnmath._examine._conventions import detect  # noqa: E402
 from attnmath._examine._habits import probes  # noqa: E402
+from attnmath._examine._hazards import hazards  # noqa: E402
 from attnmath._examine._steps import Steps  # noqa: E402
 from candidates import backward, forward, hard_case, uniform_case  # noqa: E402
 
@@ -120,3 +121,18 @@ def test_contract(name):
 def test_pytorch_is_told_apart():
     torch = pytest.importorskip("torch")
     assert Candidate(lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v).library.name == "torch"
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_lines_of_a_hazard(dtype, capsys):
+    """A row that may attend to nothing, as lines for JAX."""
+    candidate = Candidate(eager, options=["mask"], dtype=dtype)
+    (hazard,) = hazards(candidate, Conventions(layout="bhsd", mask="keep", empty="nan"))
+    assert hazard.name == "empty_row_nan" and "import jax\n" in hazard.evidence
+    wide = jax.config.jax_enable_x64
+    try:
+        exec(hazard.evidence, {"eager": eager})
+    finally:
+        jax.config.update("jax_enable_x64", wide)
+    printed = capsys.readouterr().out
+    assert "nan" in printed and f"dtype={dtype}" in printed
