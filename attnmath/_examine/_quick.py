@@ -14,7 +14,7 @@ from attnmath._examine._case import Answer, Case, Conventions
 from attnmath._examine._tiles import Head, floor, gradients, output, weights
 from attnmath._roundoff import Model
 
-ROWS = 128  # queries of a tile
+ROWS = 256  # queries of a tile
 
 
 def quick(
