@@ -37,13 +37,13 @@ def explain(
 ) -> tuple[list[Finding], list[Failure]]:
     """What explains the first failure, and the failures that it explains."""
     first = failures[0]
+    alike = [f for f in failures[1:] if f.wrong.keys() == first.wrong.keys()]
     known = [form for form in forms(first.case, means) if fits(form, first, means, dtype)]
     ranked = []
     for name in dict.fromkeys(form.mistake.name for form in known):
         explained = [f for f in failures if f is first or named(name, f, means, dtype)]
-        alike = [f for f in failures if f.wrong.keys() == first.wrong.keys() and f not in explained]
-        if name == "zeros" and alike:  # zero there, and something else elsewhere
-            continue
+        if len(explained) == 1 and alike or name == "zeros" and not set(alike) <= set(explained):
+            continue  # it fits there by chance, or is zero there and something else elsewhere
         ranked.append((len(explained), name, explained))
     if ranked:
         _, name, explained = max(ranked, key=lambda x: x[0])  # of equals the first, as MISTAKES has them
@@ -53,8 +53,9 @@ def explain(
             return [], []
         return [finding(form, explained, others)], explained
     findings = from_terms(first.case, means, first.got, first.off, first.wrong)
-    if findings:
-        return findings, [f for f in failures if _same_terms(f, findings, means)]
+    explained = [f for f in failures if _same_terms(f, findings, means)]
+    if findings and (len(explained) > 1 or not alike):
+        return findings, explained
     return pairs(failures, means, dtype)
 
 
