@@ -24,7 +24,6 @@ from attnmath._blocks import (
     silu_jvp,
     silu_vjp,
 )
-from attnmath._check import check_jvp, check_vjp
 from attnmath._dropout import (
     dropout_attention,
     dropout_attention_jvp,
@@ -68,12 +67,13 @@ from attnmath._softmax import (
     softmax_jvp,
     softmax_vjp,
 )
-from attnmath._step import complex_step
 
 if typing.TYPE_CHECKING:
+    from attnmath._check import check_jvp, check_vjp
     from attnmath._examine._examine import examine
     from attnmath._examine._layer import examine_layer
     from attnmath._prove import prove
+    from attnmath._step import complex_step
 
 __version__ = "0.1.0"
 
@@ -137,6 +137,9 @@ __all__ = [
 ]
 
 _LATE = {  # imported when they are asked for, since that takes a while
+    "check_jvp": "_check",
+    "check_vjp": "_check",
+    "complex_step": "_step",
     "examine": "_examine._examine",
     "examine_layer": "_examine._layer",
     "prove": "_prove",
