@@ -10,7 +10,8 @@ This page is made by `tools/museum.py`, from `chapters/museum.yml` and the measu
 {count} mistakes, each with the public threads where it happened: {threads} threads, read before they were
 entered here. What a thread says is told in our words; its title is its own. Each mistake was planted again in a
 small program, and given to the rules of {{doc}}`bugs` and to `examine`, in float32. A rule *accepts* it if it
-passes; a rule that refuses the right program in the same setting is not counted.
+passes; a rule that refuses the right program in the same setting is not counted. Where `examine` says `unnamed`
+or `more`, it has found something, and where it is, for which it has no name.
 """
 KEYS = {"name", "family", "title", "looks", "breaks", "threads", "shows"}
 THREAD_KEYS = {"repo", "number", "kind", "title", "says"}
