@@ -45,7 +45,7 @@ def main():
     print(f"{'planted':34} {'format':9} {'':14} {'seconds':>7}  what is said")
     for key, planted, inside in chosen(args):
         for dtype in args.dtypes if args.only in key else ():
-            report = examined(planted, dtype, args.seed)
+            report = examined(planted, dtype, args.seed, planted.conventions)
             judged = word(report, *inside)
             counts[dtype][judged] += 1
             said = ", ".join(names(report) + [f.where or f.title for f in report.findings if f.kind == "unnamed"])

@@ -1,15 +1,34 @@
-"""What an examination says about something planted, in one word; shared by tests and benchmarks."""
+"""Examinations of what is planted or right, and what they say in one word; shared by tests and benchmarks."""
+
+from functools import cache
+from unittest.mock import patch
 
 from attnmath import examine
+from attnmath._examine import _examine
 
 WORDS = "named", "not named", "named wrongly", "missed"
 
 
-def examined(planted, dtype, seed=3, told=True):
-    return examine(
-        planted.fn, planted.backward, options=planted.options, layout=planted.layout, dtype=dtype, seed=seed,
-        conventions=planted.conventions if told else None, smallest=False, progress=False,
-    )  # fmt: skip
+@cache
+def drawn(draw, takes, dtype, seed):
+    return draw(takes, dtype, seed)
+
+
+def once(draw):
+    """Draws the same problems once for all candidates that take the same."""
+    return lambda takes, dtype, seed: drawn(draw, frozenset(takes), dtype, seed)
+
+
+ONCE = dict(exact_cases=once(_examine.exact_cases), cases=once(_examine.cases))
+
+
+def examined(candidate, dtype, seed=3, conventions=None, **more):
+    """A report on something planted, or on something right, without its smallest case."""
+    with patch.multiple(_examine, **ONCE):
+        return examine(
+            candidate.fn, candidate.backward, options=candidate.options, layout=candidate.layout, dtype=dtype,
+            seed=seed, conventions=conventions, smallest=False, progress=False, **more,
+        )  # fmt: skip
 
 
 def names(report):

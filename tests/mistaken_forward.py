@@ -174,7 +174,7 @@ class empty_row_nan(Eager):
         return torch.softmax(torch.where(seen, a, -torch.inf), -1)
 
 
-@mistake()
+@mistake(also="no_mask_bwd")
 class mask_ignored(Eager):
     """The mask is ignored."""
 
@@ -206,7 +206,7 @@ class causal_off_by_one(Eager):
         return torch.ones(n, m, dtype=torch.bool).tril(m - n - 1)
 
 
-@mistake()
+@mistake(also="causal_off_by_one")  # a name for both directions
 class window_off_by_one(Eager):
     """The band of a causal mask reaches one key too far: a query sees the key after it."""
 
@@ -266,7 +266,7 @@ class strides_of_K_for_V(Eager):
         return memory[..., places % memory.shape[-1]]
 
 
-@mistake()
+@mistake(also="hidden_leaks")  # 1e30 is infinite in float16
 class half_precision_inside(Eager):
     """The softmax is computed in float16."""
 

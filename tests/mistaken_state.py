@@ -63,7 +63,7 @@ class DetachedKeys(Program):
         return super().__call__(q, k.detach(), v, **options)
 
 
-@mistake("dB", name="bias_missing", variant="none")
+@mistake("dB", name="bias_missing", variant="none", also="dB_zero detached")
 class BiasNone(Program):
     """The bias is taken for a constant: no gradient at all."""
 

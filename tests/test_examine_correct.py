@@ -2,21 +2,14 @@
 
 import pytest
 
-from attnmath import examine
-from correct import CORRECT
+from correct import ALL, CORRECT
+from examined import examined
 
 CASES = [(name, dtype) for name, correct in CORRECT.items() for dtype in correct.dtypes]
 
 
-def examined(correct, dtype, seed, **more):
-    return examine(
-        correct.fn, correct.backward, options=correct.options, layout=correct.layout, dtype=dtype,
-        framework=correct.framework, seed=seed, smallest=False, progress=False, **more,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("name, dtype", CASES)
 def test_right(name, dtype):
-    report = examined(CORRECT[name], dtype, seed=CASES.index((name, dtype)))
+    report = examined(CORRECT[name], dtype, seed=ALL.index(dtype), framework=CORRECT[name].framework)
     assert report.right, str(report)
     assert not report.findings

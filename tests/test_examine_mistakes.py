@@ -32,7 +32,7 @@ def one_thread():
 @pytest.mark.parametrize("key, dtype", in_turn(MISTAKES))
 def test_found_and_named(key, dtype):
     planted = MISTAKES[key]
-    report = examined(planted, dtype)
+    report = examined(planted, dtype, conventions=planted.conventions)
     assert report.findings
     assert word(report, planted) == ("not named" if key in NOT_NAMED else "named"), str(report)
 
@@ -56,7 +56,7 @@ STATED = {
 @pytest.mark.parametrize("key", STATED)
 def test_a_convention_is_stated_where_nothing_else_is_demanded(key):
     convention, value = STATED[key]
-    report = examined(FORWARD[key], "float32", told=False)
+    report = examined(FORWARD[key], "float32")
     assert report.right, str(report)
     assert getattr(report.conventions, convention) == value
 
@@ -68,7 +68,7 @@ TWICE = planted_twice()
 def test_two_at_once(pair, dtype):
     """At least one is named, and it is not said that there is no other."""
     a, b, fn = TWICE[pair]
-    report = examined(replace(a, fn=fn, conventions={**a.conventions, **b.conventions}), dtype)
+    report = examined(replace(a, fn=fn), dtype, conventions={**a.conventions, **b.conventions})
     assert word(report, a, b) == "named", str(report)
     assert {a.name, b.name} <= set(names(report)) or any(f.kind == "unnamed" for f in report.findings), str(report)
 
