@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Layer", "bert", "gpt2", "jax_attention", "llama", "multihead_attention", "sdpa",
            "transformers_attention"]  # fmt: skip
 
+
 def multihead_attention(module: "torch.nn.MultiheadAttention", *, need_weights: bool = True) -> Layer:
     """PyTorch's own layer, for examine_layer.
 

@@ -10,7 +10,7 @@ import numpy as np
 from attnmath._examine._case import Conventions
 from attnmath._examine._layer_calls import MASKS, arity, layouts, wrapped, wrapped_back
 from attnmath._examine._layer_families import Draw, Given, hidden
-from attnmath._examine._layer_judge import Tried
+from attnmath._examine._layer_judge import Tried, tried
 from attnmath._examine._layer_mistakes import DICTIONARY, LAYER_MISTAKES
 from attnmath._examine._layer_near import formats
 from attnmath._examine._layer_own import Reading, readings
@@ -171,5 +171,4 @@ def trial(known: Known, g: Given, dtype: str) -> Tried | Broken:
         got = run(known.layer, g.case, g.numbers, dtype, g.train)
     except Broken as broken:
         return broken
-    want, off = NearSteps(g.case, known.means, formats(dtype, known.means.inside)).truth()
-    return Tried(g.case, got, want, off)
+    return tried(g.case, got, known.means, dtype)

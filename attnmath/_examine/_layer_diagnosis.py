@@ -38,10 +38,10 @@ def diagnose(problems: Sequence[Tried], means: Conventions) -> list[Finding]:
         return [unnamed(wrong, set(), means, ": rounding is too coarse to tell mistakes apart; try float32")]
     right = [t for t in problems if not t.wrong and vagueness(t) <= VAGUE and "uniform" not in t.case.traits]
     chosen = kinds(sharp) + sorted(right, key=lambda t: -t.size)[:1]
-    whole, partly = sorted_forms(chosen[0], means)
-    for form in whole:
-        if all(named(form.mistake, t, means) for t in chosen[1:]):
+    for form in forms(DICTIONARY, chosen[0], means):
+        if fits(form.change, chosen[0], means) and all(named(form.mistake, t, means) for t in chosen[1:]):
             return [finding(form, wrong)]
+    partly = partial(chosen[0], means)
     for form, _ in partly[:CLOSE]:
         other = second(form, chosen, means)
         if other is not None:
@@ -99,18 +99,15 @@ def agrees(name: str, s: LayerSteps, t: Tried) -> bool:
     return bool(t.inside(name, form, 4.0, t.slack[name] * np.abs(form).max(initial=0.0)).all())
 
 
-def sorted_forms(t: Tried, means: Conventions) -> tuple[list[Form], list[tuple[Form, frozenset[str]]]]:
-    """The forms that explain a problem; and those that explain a part of what is wrong, most first."""
-    whole, partly = [], []
+def partial(t: Tried, means: Conventions) -> list[tuple[Form, frozenset[str]]]:
+    """The forms that explain a part of what is wrong and spoil nothing that is right, most first."""
+    found = []
     for form in forms(DICTIONARY, t, means):
         s = LayerSteps(t.case, means, [form.change])
         here = frozenset(name for name in t.wrong if agrees(name, s, t))
-        rest = here and [name for name in t.names if name not in t.wrong and not agrees(name, s, t)]
-        if here == t.wrong.keys() and not rest:
-            whole.append(form)
-        elif here and not rest:  # what it spoils has to be wrong
-            partly.append((form, here))
-    return whole, sorted(partly, key=lambda x: -len(x[1]))
+        if here and all(agrees(name, s, t) for name in t.names if name not in t.wrong):
+            found.append((form, here))
+    return sorted(found, key=lambda x: -len(x[1]))
 
 
 def second(first: Form, chosen: Sequence[Tried], means: Conventions) -> Form | None:

@@ -6,7 +6,7 @@ from attnmath._examine._layer_case import LayerAnswer
 from attnmath._examine._layer_detect import Known
 from attnmath._examine._layer_diagnosis import agrees
 from attnmath._examine._layer_families import Draw, Given, hidden
-from attnmath._examine._layer_judge import Tried
+from attnmath._examine._layer_judge import tried
 from attnmath._examine._layer_near import formats
 from attnmath._examine._layer_run import Broken, forward, run
 from attnmath._examine._layer_steps import LayerSteps, NearSteps
@@ -57,8 +57,7 @@ def empty_rows(known: Known, dtype: str, seed: int | None) -> tuple[list[Finding
 
 def policy(known: Known, g: Given, got: LayerAnswer, dtype: str) -> str | None:
     """What a row that may attend to nothing gives: zero, or the mean of the values."""
-    want, off = NearSteps(g.case, known.means, formats(dtype, known.means.inside)).truth()
-    t = Tried(g.case, got, want, off)
+    t = tried(g.case, got, known.means, dtype)
     if not t.wrong:
         return "zero"
     empty = ~g.case.seen(known.means).any(-1, keepdims=True)

@@ -1,6 +1,5 @@
 """Is what a layer gave right? Entry by entry, under its own bound."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,8 +11,9 @@ from attnmath._examine._layer_near import formats
 from attnmath._examine._layer_steps import NearSteps
 from attnmath._examine._place import place
 from attnmath._roundoff import ratio
+from attnmath._tolerance import CONSTANT, SHARE
 
-CONSTANT = 1.0  # errors are compared with a proved bound: nothing is fitted
+MANY = 16  # numbers of an array whose errors are judged together
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,22 +24,32 @@ class Tried:
     got: LayerAnswer
     want: LayerAnswer
     off: LayerAnswer
-    note: str | None = None
+    short: bool = False  # bfloat16 or float16: judged as a whole too
+
+    @cached_property
+    def single(self) -> dict[str, float]:
+        """By how much of its bound an entry of each output is off, at most."""
+        four = zip(LayerAnswer._fields, self.got, self.want, self.off)
+        return {name: ratio(g, w, o) for name, g, w, o in four if g is not None}
 
     @cached_property
     def ratios(self) -> dict[str, float]:
-        """By how much of its bound each output is off, at most."""
-        return {
-            name: ratio(g, w, o)
-            for name, g, w, o in zip(LayerAnswer._fields, self.got, self.want, self.off)
-            if g is not None
-        }
+        """The same; in a short format also as a whole, by how much of what that may be."""
+        return {name: max(r, self.whole(name)) for name, r in self.single.items()}
+
+    def whole(self, name: str) -> float:
+        """The root of the sum of the squared errors, in units of what it may be in a short format."""
+        error, off = getattr(self.got, name) - getattr(self.want, name), getattr(self.off, name)
+        few = error.size < MANY or name == "db_O"  # one sum alone, whose bound is reached
+        if not self.short or few or not np.isfinite(error).all() or not off.any():
+            return 0.0
+        return float(np.linalg.norm(error) / np.linalg.norm(off) / SHARE)
 
     @cached_property
     def wrong(self) -> dict[str, np.ndarray]:
         """For each output that is wrong, which entries."""
-        bad = [name for name, r in self.ratios.items() if r > CONSTANT]
-        return {name: ~self.inside(name, getattr(self.want, name)) for name in bad}
+        bad = {name: self.single[name] > CONSTANT for name, r in self.ratios.items() if r > CONSTANT}
+        return {name: ~self.inside(name, getattr(self.want, name), 1.0 if x else SHARE) for name, x in bad.items()}
 
     def inside(self, name: str, want: np.ndarray, times: float = 1.0, more: float = 0.0) -> np.ndarray:
         """Which entries are as wanted, up to some times the bound and a little more."""
@@ -80,10 +90,4 @@ def _four(name: str, x: np.ndarray) -> np.ndarray:
 def tried(case: LayerCase, got: LayerAnswer, means: Conventions, dtype: str) -> Tried:
     """What came, beside what is right."""
     want, off = NearSteps(case, means, formats(dtype, means.inside)).truth()
-    return Tried(case, got, want, off)
-
-
-def worst(problems: list[Tried]) -> Mapping[str, float]:
-    """The largest ratio of each output over all problems."""
-    names = dict.fromkeys(name for t in problems for name in t.ratios)
-    return {name: max(t.ratios.get(name, 0.0) for t in problems) for name in names}
+    return Tried(case, got, want, off, dtype in ("bfloat16", "float16"))

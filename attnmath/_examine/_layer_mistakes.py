@@ -125,6 +125,7 @@ LAYER_MISTAKES = [
       for x, word in (("K", "keys"), ("V", "values"))),
     Mistake("dX_missing", "nothing comes back to X through the queries", one(zero("by_Q"), cross_alone), BACK,
             "dX = sum dQ_h W_Q,h^T"),
+    Mistake("dZ_missing", "nothing comes back to Z", one(zero("dZ"), cross_alone), CROSS, "do not detach Z"),
     Mistake("dX_zero", "nothing comes back to X", one(zero("dX"), self_alone), SELF, "do not detach X"),
     Mistake("dX_missing", "nothing comes back to the tokens", one(zero("dX", "dZ"), cross_alone), CROSS,
             "do not detach the tokens"),

@@ -210,15 +210,18 @@ def _jax(layer: Layer, case: LayerCase, numbers: Mapping, dtype: str, train: boo
 
     X, given = jnp.asarray(case.X, dtype), {k: jnp.asarray(x, dtype) for k, x in numbers.items()}
     keep = None if case.keep is None else jnp.asarray(case.keep)
-    if case.Z is None:
-        Y, back = jax.vjp(lambda X, W: layer.call(X, X, keep, W), X, given)
-    else:
-        call = lambda X, Z, W: layer.call(X, Z, keep, W)  # noqa: E731
-        Y, back = jax.vjp(call, X, jnp.asarray(case.Z, dtype), given)
+    tokens = (X,) if case.Z is None else (X, jnp.asarray(case.Z, dtype))
+
+    def both(tokens: tuple, W: Mapping, dY: Any) -> tuple:
+        Y, back = jax.vjp(lambda x, W: layer.call(x[0], x[-1], keep, W), tokens, W)
+        return Y, back(dY.astype(Y.dtype)) if Y.shape == dY.shape else None
+
+    Y, found = jax.jit(both)(tokens, given, jnp.asarray(case.dY, dtype))
     _checked(Y, X)
-    *tokens, dW = back(jnp.asarray(case.dY, dtype))
-    found = dict(zip("XZ", tokens)) | dW
-    return _array("the output", Y), {k: _array(f"the gradient of {k}", x) for k, x in found.items()}
+    if found is None:
+        return _array("the output", Y), {}
+    back = dict(zip("XZ", found[0])) | found[1]
+    return _array("the output", Y), {k: _array(f"the gradient of {k}", x) for k, x in back.items()}
 
 
 def _numpy(layer: Layer, case: LayerCase, numbers: Mapping, dtype: str, train: bool) -> tuple:

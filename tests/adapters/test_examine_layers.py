@@ -4,7 +4,12 @@ Run by 'make test-adapters'.
 """
 
 import functools
+import os
 
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")  # small programs, each run once
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -15,7 +20,7 @@ from transformers.models.llama import modeling_llama
 from transformers.models.mistral.modeling_mistral import MistralAttention
 from transformers.models.qwen2.modeling_qwen2 import Qwen2Attention
 
-from attnmath import adapters, examine, examine_layer
+from attnmath import adapters, attention, bias, causal_mask, examine, examine_layer
 
 SHARED = dict(hidden_size=16, num_attention_heads=4, num_key_value_heads=2, head_dim=6)
 BERT = functools.partial(BertConfig, hidden_size=12, num_attention_heads=3)
@@ -105,6 +110,15 @@ def test_damage_in_a_module_is_named(name, impl, dtype):
     assert named(report) == [name]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_in_a_short_format_is_found(name, dtype):
+    """There the bounds are wide, and mistakes are not told apart."""
+    kind, damage = DAMAGE[name]
+    report = examine_layer(damage(MODULES[kind]("sdpa").to(dtype)), seed=1, smallest=False)
+    assert report.wrong and named(report) == ["unnamed"]
+
+
 @pytest.mark.parametrize("name", ["rope_sign", "rope_pairing", "rope_keys_missing", "rope_halves_back"])
 @pytest.mark.parametrize("dtype", FORMATS[:2])
 def test_damage_in_the_rotary_embedding_is_named(name, dtype, monkeypatch):
@@ -157,7 +171,40 @@ def test_other_modules_are_refused_with_a_clear_line():
 
 
 def test_functions_of_libraries_are_right():
-    for arguments in (adapters.jax_attention(), adapters.transformers_attention()):
+    """JAX's own function is examined by test_examine_candidates.py."""
+    for arguments in (adapters.sdpa(), adapters.transformers_attention()):
         report = examine(**arguments, seed=1, smallest=False)
         assert report.right, str(report)
-    assert np.isfinite([max(p.ratios.values(), default=0) for p in report.problems]).all()
+
+
+def test_the_function_of_jax_is_called_as_told():
+    given = adapters.jax_attention()
+    q, k = (jnp.asarray(np.random.default_rng(0).normal(size=s), "float32") for s in ((1, 3, 4, 2), (1, 3, 2, 2)))
+    got = given["fn"](q, k, k, **{given["options"]["causal"]: True, given["options"]["scale"]: 0.5})
+    want = attention(*(np.asarray(x, float).swapaxes(1, 2).repeat(r, 1) for x, r in ((q, 1), (k, 2), (k, 2))),
+                     bias(causal_mask(3, 3), like=np.ones(1)), 0.5)  # fmt: skip
+    assert given["layout"] == "bshd" and given["options"]["groups"] is None
+    assert np.abs(np.asarray(got).swapaxes(1, 2) - want).max() < 1e-6  # some dozen roundings in single precision
+
+
+def with_parameters(X, Z, weights):
+    """A layer of JAX, handed its weights."""
+    q = jnp.einsum("bnd,dhk->bhnk", X, weights["W_Q"]) + weights["b_Q"][:, None]
+    k, v = (jnp.einsum("bmd,dhk->bhmk", Z, weights[name]) for name in ("W_K", "W_V"))
+    p = jax.nn.softmax(q @ k.swapaxes(-1, -2) / 2.0, axis=-1)
+    return jnp.einsum("bhnk,hkd->bnd", p @ v, weights["W_O"])
+
+
+JAX_WEIGHTS = dict(W_Q=(7, 3, 4), W_K=(6, 3, 4), W_V=(6, 3, 4), W_O=(3, 4, 7), b_Q=(3, 4))
+
+
+@pytest.mark.parametrize(("wrong", "name"), [
+    (lambda X, Z, W: with_parameters(X, Z, W), None),
+    (lambda X, Z, W: with_parameters(X, jax.lax.stop_gradient(Z), W), "dZ_missing"),
+])  # fmt: skip
+def test_a_layer_of_jax_is_handed_its_weights(wrong, name):
+    weights = {x: jnp.zeros(shape, "float32") for x, shape in JAX_WEIGHTS.items()}
+    report = examine_layer(jax.jit(wrong), weights=weights, heads=3, seed=1, smallest=False)
+    assert named(report) == ([] if name is None else [name])
+    assert [f.title for f in report.findings if f.name == "weights"] == (
+        ["the weights are W_Q, W_K, W_V d h k, W_O h k d"])
