@@ -368,3 +368,39 @@ def test_a_parameter_that_is_not_used_has_no_gradient():
 def test_weights_that_fit_nothing_are_refused(weights, heads, line):
     with pytest.raises(ValueError, match=line):
         examine_layer(Student().alone, backward=Student().alone_back, weights=weights, heads=heads)
+
+
+def wrongly_masked(how):
+    """A layer whose mask does something else."""
+    module = Own()
+
+    def layer(x, attn_mask=None):
+        hidden = None if attn_mask is None else how(attn_mask)
+        return module(x, hidden)
+
+    return layer, parameters(module)
+
+
+@pytest.mark.parametrize(("how", "name"), [
+    (lambda keep: torch.ones_like(keep), "mask_ignored"),
+    (lambda keep: keep.roll(1, -1), "unnamed"),
+])  # fmt: skip
+def test_a_mask_that_does_something_else_is_no_convention(how, name):
+    layer, weights = wrongly_masked(how)
+    found = examine_layer(layer, weights=weights, heads=3, mask="attn_mask", seed=1, smallest=False)
+    assert found.wrong and names(found) == [name]
+
+
+def test_a_mask_that_is_not_taken_is_told():
+    module = Own()
+    found = examine_layer(module, weights=parameters(module), heads=3, mask="maske", seed=1, smallest=False)
+    assert found.wrong and names(found, "contract") == ["mask"]
+    assert "no mask by the name 'maske'" in found.findings[0].title
+
+
+def test_what_is_demanded_and_is_otherwise_is_a_mistake():
+    module = torch.nn.MultiheadAttention(12, 3)
+    found = examine_layer(module, conventions={"empty": "zero"}, seed=1)
+    assert found.wrong and names(found) == ["empty_row_nan"]
+    found = examine_layer(module, conventions={"scale": "1"}, seed=1, smallest=False)
+    assert found.wrong

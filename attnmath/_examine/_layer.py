@@ -1,6 +1,7 @@
 """Is my layer right, and if not, which term is wrong?"""
 
 import re
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -47,30 +48,36 @@ def examine_layer(
     Derived in chapters/examine.md.
     """
     start = time.perf_counter()
-    told = Conventions(**(conventions or {}))
-    own, candidates = _candidates(
-        layer, weights, Own(layer, weights or {}, backward, heads, mask, rotary, pairing, causal, layout, reading)
-    )
+    told, broken = Conventions(**(conventions or {})), []
+    seed = secrets.randbits(31) if seed is None else seed
+    layout = layout or told.layout
+    own = Own(layer, weights or {}, backward, heads, mask, rotary, pairing, causal, layout, reading)
+    own, candidates = _candidates(layer, weights, own)
     dtype = dtype or candidates[0].layer.dtype
     known, agreed = understood(candidates, told, dtype, seed)
     if own is not None and own.mask is not None:
-        known = with_mask(known, own, dtype, seed)
+        known, why = with_mask(known, own, told, dtype, seed)
+        if why is not None:
+            broken.append(Finding("contract", "mask", f"it takes no mask by the name {own.mask!r}: {why}"))
     given = list(problems(known.layer, dtype, seed))
     results = [(g, trial(known, g, dtype)) for g in given]
     done = [x for _, x in results if isinstance(x, Tried)]
-    findings = [*contract(results), *diagnose(done, known.means)]
+    findings = [*broken, *contract(results), *diagnose(done, known.means)]
     hazards, means = [], known.means
     if done and not findings:
         findings += inference(known, given[0], dtype)
         hazards, empty = empty_rows(known, dtype, seed)
         means = means.told(empty=empty)
+        if empty is not None and told.empty not in (None, empty):
+            title = f"a row that may attend to nothing gives {empty}, and {told.empty} is demanded"
+            findings.append(Finding("mistake", f"empty_row_{empty}", title, formula="chapters/empty_rows.md"))
     wrong = bool(findings)
     findings += stated(known) if agreed else []
     verdict = "not judged" if not done else "wrong" if wrong else "right"
     least = smallest_case(known, dtype) if smallest and any(t.wrong for t in done) else None
     return Report(
         verdict, known.layer.name, known.layer.framework, dtype, means, tuple(findings), tuple(hazards),
-        tuple(map(_problem, results)), least, time.perf_counter() - start, CONSTANT, told,
+        tuple(map(_problem, results)), least, time.perf_counter() - start, CONSTANT, told, seed,
     )  # fmt: skip
 
 

@@ -140,29 +140,36 @@ def understood(all_known: list[Known], told: Conventions, dtype: str, seed: int 
     return (came or tries)[0][0]._replace(means=told), False
 
 
-def with_mask(known: Known, own: Own, dtype: str, seed: int | None) -> Known:
-    """The layer with masks, in the form that it takes; without, if it takes none of them."""
-    count = arity(own.fn, functional=known.layer.framework != "torch")
+def with_mask(known: Known, own: Own, told: Conventions, dtype: str, seed: int | None) -> tuple[Known, str | None]:
+    """The layer with masks in the form that it takes; otherwise why it takes none."""
+    count, taken, why = arity(own.fn, functional=known.layer.framework != "torch"), None, None
     for mask in MASKS:
+        if told.mask not in (None, mask[0]):
+            continue
+        back = own.backward and wrapped_back(own.backward, count, known.layout, own.mask, mask)
+        axes = mask[1].replace("b 1", "b")
         call = wrapped(own.fn, count, known.layout, own.mask, mask)
-        back = None
-        if own.backward is not None:
-            back = wrapped_back(own.backward, count, known.layout, own.mask, mask)
-        masks = "n m" if mask[1] == "n m" else "b m" if mask[1] == "b m" else "b n m"
-        layer = replace(known.layer, call=call, backward=back, masks=masks)
-        g = Draw(layer, dtype, seed).given("its masks", 2, 4, 5)
-        m = g.case.keys.shape[1]
-        rows = (np.arange(m) < np.array([m - 1, 2])[: len(g.case.X), None, None, None])
-        if mask[1] == "n m":
-            n = g.case.X.shape[1]
-            rows = (np.add.outer(np.arange(n), np.arange(m)) % 3 > 0)[None, None]
-        elif mask[1] != "b m":
-            n = g.case.X.shape[1]
-            rows = rows & ((np.add.outer(np.arange(n), np.arange(m)) % 3 > 0) | (np.arange(m) == 0))
-        g = hidden(g, rows)
-        if fits(output(layer, g, dtype), g, known.means, dtype):
-            return known._replace(layer=layer, mask=mask, means=known.means.told(mask=mask[0]))
-    return known
+        layer = replace(known.layer, call=call, backward=back, masks=axes)
+        g = asked(layer, axes, dtype, seed)
+        Y, means = output(layer, g, dtype), known.means.told(mask=mask[0])
+        if fits(Y, g, means, dtype):
+            return known._replace(layer=layer, mask=mask, means=means), None
+        if isinstance(Y, Broken):
+            why = why or str(Y)
+        elif taken is None:
+            taken = known._replace(layer=layer, means=means)
+    return (known, why) if taken is None else (taken, None)
+
+
+def asked(layer: Layer, axes: str, dtype: str, seed: int | None) -> Given:
+    """A problem with a mask that hides a little, and of each row something else where it can."""
+    g = Draw(layer, dtype, seed).given("its masks", 2, 4, 5)
+    b, n, m = len(g.case.X), g.case.X.shape[1], g.case.keys.shape[1]
+    scattered = np.add.outer(np.arange(n), np.arange(m)) % 3 > 0
+    rows = (np.arange(m) < np.array([m - 1, 2])[:b, None])[:, None, None]
+    if axes == "n m":
+        return hidden(g, scattered[None, None])
+    return hidden(g, rows if axes == "b m" else rows & (scattered | (np.arange(m) == 0)))
 
 
 def trial(known: Known, g: Given, dtype: str) -> Tried | Broken:

@@ -78,7 +78,7 @@ def run(
         Y, back = runner(layer, case, numbers, dtype, train)
     except Broken:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise Broken("raises", f"it raises {type(error).__name__}: {str(error)[:300]}") from error
     want = dict(X=case.X.shape, **layer.shapes) | ({"Z": case.Z.shape} if case.Z is not None else {})
     _fits("the output", Y, case.dY.shape)
