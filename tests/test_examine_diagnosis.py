@@ -229,6 +229,8 @@ def test_the_seed_makes_the_problems():
         (dict(dtype="int8"), "int8"),
         (dict(framework="tensorflow"), "tensorflow"),
         (dict(time_limit=0), "time_limit"),
+        (dict(seed=-1), "seed is -1; it needs to be a whole number from 0"),
+        (dict(seed="a"), "seed is 'a'"),
     ],
 )
 def test_what_a_caller_may_say(wrong, words):

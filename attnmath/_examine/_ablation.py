@@ -17,8 +17,8 @@ MECHANISMS = {
     "strided inputs": ("input_strides", "an input is read as if it were contiguous",
                        "use its strides, or copy it first"),
     "d_v != d_k": ("strides_of_K_for_V", "the width of V is taken to be that of K", "V and O have d_v columns"),
-    "large negative scores": ("lse_overflow", "a very negative log-sum-exp is not survived",
-                              "a place outside of the tile has score -inf, not 0"),
+    "large negative scores": ("lse_overflow", "scores far below 0 are not survived",
+                              "subtract the row's maximum; a place outside of the tile has score -inf, not 0"),
     "empty row": ("empty_row_nan", "a row that may attend to nothing does not give zero, and pass back zero",
                   "divide by the sum of a row only where it is not 0"),
     "poison": ("hidden_leaks", "what a mask hides comes through", "a hidden weight is exactly 0"),
@@ -57,6 +57,11 @@ def without(case: Case, trait: str) -> Case | None:
     return None
 
 
+def vague(x: Finding) -> bool:
+    """Whether a finding says what came, but not what was done."""
+    return x.kind == "unnamed" or x.kind == "mistake" and (x.name == "zeros" or x.name.endswith("_scaled"))
+
+
 def by_trait(e: "Examination", found: list[Finding]) -> list[Finding]:
     """The findings, with what has to be there for the unnamed ones, and a name where that is one."""
     failing = [p.traits for p in e.problems if not p.passed and p.ratios]
@@ -73,7 +78,7 @@ def by_trait(e: "Examination", found: list[Finding]) -> list[Finding]:
     named = _mechanism(failing, passing, cures)
     out = []
     for x in found:
-        if x.kind == "unnamed" and named:
+        if named and vague(x):
             traits, (name, title, cure) = named
             evidence = f"no problem fails without {' or '.join(traits)}{'' if not cures else words}"
             out.append(Finding("mistake", name, title, x.where, None, cure, evidence))

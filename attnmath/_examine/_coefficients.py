@@ -87,12 +87,11 @@ def _scaled(letter: str, c: float, fit: Fit, case: Case, means: Conventions) -> 
     if fit.near(c, 0):
         yield f"{letter}_zero", f"{letter} is zero", BACK, f"compute {letter}, and return it"
         return
-    known = {
-        "gamma": gamma, "1/gamma": 1 / gamma if gamma else 0.0, "-1": -1.0,
-        "ln 2": np.log(2), "log2(e)": 1 / np.log(2),
-        "1/b": 1 / s["b"], "1/(H/G)": 1 / g, "1/n": 1 / s["n"], "1/m": 1 / s["m"], "m": s["m"], "n": s["n"],
-        "b": s["b"], "H/G": g, "2": 2.0, "1/2": 0.5,
-    }  # fmt: skip
+    known = {"gamma": gamma, "1/gamma": 1 / gamma if gamma else 0.0, "ln 2": np.log(2), "log2(e)": 1 / np.log(2)}
+    if letter in ("dK", "dV"):
+        known |= {"1/(H/G)": 1 / g, "H/G": g}
+    if letter == "dB":
+        known |= {"1/b": 1 / s["b"], "b": s["b"]}
     word = next((f" = {w}" for w, x in known.items() if x != 1 and fit.near(c, x)), "")
     name = {
         ("dQ", " = 1/gamma"): "dQ_noscale", ("dK", " = 1/gamma"): "dK_noscale",

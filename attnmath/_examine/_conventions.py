@@ -63,7 +63,7 @@ def _layout(candidate: Candidate, means: Conventions) -> tuple[Conventions, Size
             best = max(score for score, *_ in found)
             _, layout, always = next(row for row in found if row[0] == best)
             means = means.told(layout=layout)
-            if always is None or "causal" in candidate.options:
+            if always is None or best < 1 or "causal" in candidate.options:
                 return means, sizes, []
             return means.told(causal=means.causal or always), sizes, _always(candidate)
     first = "bhsd" if "bhsd" in errors else next(iter(errors))

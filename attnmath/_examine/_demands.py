@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from numbers import Integral
 
 from attnmath._examine._case import SCALES, Conventions
 
@@ -52,3 +53,10 @@ def voice(progress: bool | Callable[[str], None] | None, began: float) -> Callab
             print(f"\r\x1b[K{text and 'examine: '}{text}", end="", file=sys.stderr, flush=True)
 
     return say
+
+
+def whole_number(seed: object) -> int:
+    """The seed, if it is one."""
+    if not isinstance(seed, Integral) or isinstance(seed, bool) or seed < 0:
+        raise ValueError(f"examine: seed is {seed!r}; it needs to be a whole number from 0")
+    return int(seed)

@@ -1,18 +1,19 @@
 """The examination: cheapest first, and no further than is needed for a clear answer."""
 
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from attnmath._examine._ablation import by_trait
+from attnmath._examine._ablation import by_trait, vague
 from attnmath._examine._bounds import right_and_bounds
 from attnmath._examine._calls import Broken, Fault
 from attnmath._examine._candidate import Candidate
 from attnmath._examine._case import Case, Conventions
 from attnmath._examine._conventions import detect
-from attnmath._examine._demands import demanded, voice
+from attnmath._examine._demands import demanded, voice, whole_number
 from attnmath._examine._diagnosis import diagnose
 from attnmath._examine._exact_problems import exact_answer, exact_cases
 from attnmath._examine._failures import Failure, unnamed
@@ -68,7 +69,7 @@ def examine(
     told = demanded(conventions, layout)
     candidate = Candidate(fn, backward, options=options, framework=framework, dtype=dtype,
                           layout=told.layout, device=device, time_limit=time_limit)  # fmt: skip
-    seed = secrets.randbits(31) if seed is None else seed
+    seed = secrets.randbits(31) if seed is None else whole_number(seed)
     say = voice(progress, began)
     report = Examination(candidate, told, seed, say).report(smallest)
     say("")
@@ -184,7 +185,7 @@ class Examination:
         found = special(e.failures, e.means, e.dtype)
         if not found:
             found = diagnose(e.failures, e.means, e.dtype)
-        if any(x.kind == "unnamed" for x in found):
+        if any(map(vague, found)):
             found = by_trait(e, found)
         exact = any(f.case.traits & {"hard", "uniform"} for f in e.failures)  # no format is short for these
         if [x.kind for x in found] == ["unnamed"] and not exact:
@@ -211,10 +212,10 @@ class Examination:
     def _refusals(self) -> list[Finding]:
         """Problems that it would not take, which is its right."""
         said: dict[str, list[str]] = {}
-        contract = {f.sentence for f in self.faults}
+        contract, first = {f.sentence for f in self.faults}, {}
         for p in self.problems:
-            if p.note and p.note not in contract:
-                said.setdefault(p.note, []).append(p.name)
+            if p.note and p.note not in contract:  # one sentence for those that differ in numbers
+                said.setdefault(first.setdefault(re.sub(r"\d+", "#", p.note), p.note), []).append(p.name)
         return [Finding("convention", "refuses", f"it does not take {len(names)} of the problems: {note}",
                         where=", ".join(names[:4]) + (", ..." if len(names) > 4 else ""))
                 for note, names in said.items()]  # fmt: skip

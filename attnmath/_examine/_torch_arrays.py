@@ -17,7 +17,7 @@ class Torch(Numpy):
 
     def prepare(self) -> None:
         self.torch = importlib.import_module("torch")
-        self.number_type = getattr(self.torch, self.dtype)
+        self.number_type, self.calls = getattr(self.torch, self.dtype), 0
 
     def array(self, x: np.ndarray) -> Any:
         dtype = self.number_type if x.dtype == float else None
@@ -44,7 +44,10 @@ class Torch(Numpy):
         return (x.view(self.torch.int16) if x.dtype == self.torch.bfloat16 else x).numpy()
 
     def inside(self, call: Callable[[], Any]) -> Any:
+        """What the call returns; the user's random state stays, and every call has another one."""
+        self.calls += 1
         with self.torch.random.fork_rng(), self.torch.enable_grad():
+            self.torch.manual_seed(self.calls)
             return call()
 
     def seed(self, seed: int) -> Any:
