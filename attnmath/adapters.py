@@ -7,14 +7,13 @@ name, and a function `ours` that moves their numbers into the form of attnmath.W
 
 import importlib
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attnmath._examine._layer_adapters import (
     PADDING_ALONE,
-    as_numbers,
+    called,
     library,
     linear,
     mask,
@@ -201,14 +200,5 @@ def transformers_attention(forward: Callable | None = None) -> dict[str, Any]:
         library("transformers")
         name = "transformers.models.llama.modeling_llama"
         forward = importlib.import_module(name).eager_attention_forward
-
-    def attention(q: Any, k: Any, v: Any, mask: Any = None, bias: Any = None, scaling: float | None = None) -> Any:
-        module = SimpleNamespace(num_key_value_groups=q.shape[1] // k.shape[1], training=False, is_causal=False)
-        scaling = q.shape[-1] ** -0.5 if scaling is None else scaling
-        if mask is not None:
-            hidden = as_numbers(mask, q)
-            bias = hidden if bias is None else bias + hidden
-        return forward(module, q, k, v, bias, scaling=scaling, dropout=0.0)[0].transpose(1, 2)
-
     options = dict(mask="mask", bias="bias", scale="scaling", groups=None)
-    return dict(fn=attention, options=options, framework="torch", layout="bhsd")
+    return dict(fn=called(forward), options=options, framework="torch", layout="bhsd")

@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,19 @@ def as_numbers(keep: Any, like: Any) -> Any:
     """A mask to be added: the lowest number of the format where it hides."""
     lowest = library("torch").finfo(like.dtype).min
     return like.new_zeros(keep.shape).masked_fill(~keep, lowest)
+
+
+def called(forward: Callable) -> Callable:
+    """A function of transformers as a model calls it; it gives back (b, n, H, d)."""
+    def attention(q: Any, k: Any, v: Any, mask: Any = None, bias: Any = None, scaling: float | None = None) -> Any:
+        module = SimpleNamespace(num_key_value_groups=q.shape[1] // k.shape[1], training=False, is_causal=False)
+        scaling = q.shape[-1] ** -0.5 if scaling is None else scaling
+        if mask is not None:
+            hidden = as_numbers(mask, q)
+            bias = hidden if bias is None else bias + hidden
+        return forward(module, q, k, v, bias, scaling=scaling, dropout=0.0)[0].transpose(1, 2)
+
+    return attention
 
 
 def parameters(parts: Mapping[str, Any]) -> dict[str, Any]:
