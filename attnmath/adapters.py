@@ -21,7 +21,7 @@ from attnmath._examine._layer_adapters import (
     parameters,
     weights,
 )
-from attnmath._examine._layer_run import Layer
+from attnmath._examine._layer_described import Layer
 from attnmath._heads import Weights
 
 if TYPE_CHECKING:

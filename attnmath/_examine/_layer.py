@@ -8,12 +8,12 @@ from typing import Any
 
 from attnmath._examine._case import Conventions
 from attnmath._examine._layer_adapters import adapted
+from attnmath._examine._layer_described import Broken, Layer
 from attnmath._examine._layer_detect import Known, Own, possible, trial, understood, with_mask
 from attnmath._examine._layer_diagnosis import diagnose
 from attnmath._examine._layer_families import problems
 from attnmath._examine._layer_hazards import empty_rows, inference
 from attnmath._examine._layer_judge import Tried
-from attnmath._examine._layer_run import Broken, Layer
 from attnmath._examine._layer_smallest import smallest_case
 from attnmath._examine._report import Finding, Problem, Report
 from attnmath._tolerance import CONSTANT

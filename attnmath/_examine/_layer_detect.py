@@ -9,12 +9,13 @@ import numpy as np
 
 from attnmath._examine._case import Conventions
 from attnmath._examine._layer_calls import MASKS, arity, layouts, wrapped, wrapped_back
+from attnmath._examine._layer_described import Broken, Layer
 from attnmath._examine._layer_families import Draw, Given, hidden
 from attnmath._examine._layer_judge import Tried, tried
 from attnmath._examine._layer_mistakes import DICTIONARY, LAYER_MISTAKES
 from attnmath._examine._layer_near import formats
 from attnmath._examine._layer_own import Reading, readings
-from attnmath._examine._layer_run import Broken, Layer, run
+from attnmath._examine._layer_run import run
 from attnmath._examine._layer_steps import LayerSteps, NearSteps
 from attnmath._roundoff import ratio
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attnmath._examine._layer_case import LayerCase, Rotary
-from attnmath._examine._layer_run import Layer
+from attnmath._examine._layer_described import Layer
 from attnmath._roundoff import nearest
 
 POISON = 1e30  # in keys that nobody may read; NaN and infinity leak everywhere: 0 times NaN is NaN

@@ -3,12 +3,13 @@
 import numpy as np
 
 from attnmath._examine._layer_case import LayerAnswer
+from attnmath._examine._layer_described import Broken
 from attnmath._examine._layer_detect import Known
 from attnmath._examine._layer_diagnosis import agrees
 from attnmath._examine._layer_families import Draw, Given, hidden
 from attnmath._examine._layer_judge import tried
 from attnmath._examine._layer_near import formats
-from attnmath._examine._layer_run import Broken, forward, run
+from attnmath._examine._layer_run import forward, run
 from attnmath._examine._layer_steps import LayerSteps, NearSteps
 from attnmath._examine._report import Finding
 from attnmath._roundoff import ratio

@@ -4,8 +4,6 @@ import numpy as np
 
 from attnmath._examine._layer_case import LayerCase
 from attnmath._examine._layer_forms import (
-    ALTERNATELY,
-    BY_VIEW,
     GRADIENTS,
     bias_gradient_missing,
     dW_K_without_b_Q,
@@ -22,6 +20,7 @@ from attnmath._examine._layer_forms import (
     without_bias,
     zero,
 )
+from attnmath._examine._layer_splits import ALTERNATELY, BY_VIEW
 from attnmath._examine._layer_steps import over_tokens, rotated, rotated_back
 from attnmath._examine._mistake import Mistake
 from attnmath._examine._mistakes import MISTAKES
