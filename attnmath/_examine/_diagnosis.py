@@ -17,7 +17,7 @@ def diagnose(failures: Sequence[Failure], means: Conventions, dtype: str) -> lis
     A name comes from a problem without structure of its own: where all weights are equal, or
     there is one query, many wrong formulas are the same.
     """
-    failures, found = sorted(failures, key=lambda f: (not f.generic, f.size)), []
+    failures, found, from_ = sorted(failures, key=lambda f: (not f.generic, f.size)), [], {}
     rest = representatives(failures)
     while rest and len(found) < 4 and (rest[0].generic or not found):
         second = beside([x.name for x in found], rest[0], means, dtype) if found else None
@@ -25,10 +25,13 @@ def diagnose(failures: Sequence[Failure], means: Conventions, dtype: str) -> lis
         if not names:
             break
         found += [x for x in names if x.name not in {y.name for y in found}]
+        from_ |= {x.name: explained or [rest[0]] for x in names if x.name not in from_}
         both = [x.name for x in found] if second else []
         rest = [f for f in rest if f not in explained and not covered(f, both, means, dtype)] if explained else []
-    if rest:
-        return [*found, unnamed(rest[0])]
+    if rest:  # a name from one problem alone does not stand where the same output stays unexplained
+        left = {x for f in rest for x in f.wrong}
+        kept = [x for x in found if len(from_[x.name]) > 1 or not left & from_[x.name][0].wrong.keys()]
+        return [*kept, unnamed(rest[0])]
     return found + more(failures, found, means, dtype)
 
 

@@ -84,6 +84,7 @@ class Examination:
         self.means, self.problems, self.failures = told, [], []
         self.faults: dict[Fault, None] = {}
         self.notes: list[Finding] = []
+        self.said: set[str] = set()
 
     def report(self, smallest: bool) -> Report:
         """Stage after stage, until the answer is clear."""
@@ -105,6 +106,7 @@ class Examination:
         self.give(cases(self.takes, self.dtype, self.seed))
         if not any(p.passed or p.ratios for p in self.problems):
             return self._report("not judged", self._contract() + self._refusals())
+        self._options_refused()
         found = self._diagnosed() if self.failures else []
         wrong = bool(self._contract()) or any(p.ratios and not p.passed for p in self.problems)
         wrong = wrong or any(x.kind == "mistake" for x in self.notes)
@@ -165,6 +167,17 @@ class Examination:
             self.failures.append(Failure(case, got, want, off, came))
         return Problem(case.name, case.traits, {k: v.ratio for k, v in verdicts.items()}, passed)
 
+    def _options_refused(self) -> None:
+        """What it was said to take, and never takes, is a fault."""
+        for word in sorted(self.takes):
+            with_it = [p for p in self.problems if word in p.traits]
+            if with_it and all(p.note and not p.ratios for p in with_it):
+                note = with_it[0].note
+                sentence = f"it was said to take {word}, and never takes it: {note}"
+                self.faults[Fault("option_refused", sentence)] = None
+                self.notes = [x for x in self.notes if x.title != note]
+                self.said.add(note)
+
     def _diagnosed(self) -> list[Finding]:
         """Names; a short format is diagnosed in float32, if it is wrong there too."""
         self.say("which mistake it is")
@@ -212,7 +225,7 @@ class Examination:
     def _refusals(self) -> list[Finding]:
         """Problems that it would not take, which is its right."""
         said: dict[str, list[str]] = {}
-        contract, first = {f.sentence for f in self.faults}, {}
+        contract, first = {f.sentence for f in self.faults} | self.said, {}
         for p in self.problems:
             if p.note and p.note not in contract:  # one sentence for those that differ in numbers
                 said.setdefault(first.setdefault(re.sub(r"\d+", "#", p.note), p.note), []).append(p.name)

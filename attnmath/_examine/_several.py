@@ -41,7 +41,8 @@ def more(
 
 def beside(names: Sequence[str], f: Failure, means: Conventions, dtype: str) -> Finding | None:
     """A further mistake that together with one of these names gives what came."""
-    first = list(forms(f.case, means, [m for m in MISTAKES if m.name in names]))[: 2 * len(WAYS)]
+    few = 2 if f.case.Q.shape[2] * f.case.K.shape[2] > 600 else 2 * len(WAYS)  # long ones take time
+    first = list(forms(f.case, means, [m for m in MISTAKES if m.name in names]))[:few]
     for other in forms(f.case, means):
         if other.mistake.name not in names:
             for form in first:
