@@ -8,7 +8,7 @@ from attnmath._examine._failures import representatives
 from attnmath._examine._report import Finding
 
 if TYPE_CHECKING:
-    from attnmath._examine._examine import Examination
+    from attnmath._examine._examination import Examination
 
 # A trait that is a mechanism: failing with it, and only with it, is a name.
 MECHANISMS = {

@@ -1,0 +1,200 @@
+"""The stages of an examination: cheapest first, and no further than is needed for a clear answer."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from attnmath._examine._ablation import by_trait, vague
+from attnmath._examine._bounds import right_and_bounds
+from attnmath._examine._calls import Broken, Fault
+from attnmath._examine._candidate import Candidate
+from attnmath._examine._case import Case, Conventions
+from attnmath._examine._conventions import detect
+from attnmath._examine._diagnosis import diagnose
+from attnmath._examine._exact_problems import exact_answer, exact_cases
+from attnmath._examine._failures import Failure, unnamed
+from attnmath._examine._families import cases
+from attnmath._examine._habits import probes
+from attnmath._examine._hazards import hazards
+from attnmath._examine._report import Finding, Problem, Report
+from attnmath._examine._smallest import smallest as smallest_case
+from attnmath._examine._special import short, special
+from attnmath._examine._yardstick import CONSTANT, judge
+
+# Threads that add in whatever order they finish: the numbers may still be right.
+HAZARDS = ("unordered_sums",)
+REFUSALS = ("raises", "options")
+# With these, the numbers say nothing about the formulas.
+OTHER_NUMBERS = ("wrong_order", "wrong_number", "shape", "list", "type", "integers", "output_reused", "stale_kv",
+                 "nondeterministic")  # fmt: skip
+
+
+class Examination:
+    """One candidate, what was found out about it, and the problems that it was given."""
+
+    def __init__(self, candidate: Candidate, told: Conventions, seed: int, say: Callable[[str], None]) -> None:
+        self.candidate, self.told, self.seed, self.say = candidate, told, seed, say
+        self.means, self.problems, self.failures = told, [], []
+        self.faults: dict[Fault, None] = {}
+        self.notes: list[Finding] = []
+        self.said: set[str] = set()
+
+    def report(self, smallest: bool) -> Report:
+        """Stage after stage, until the answer is clear."""
+        try:
+            self.candidate.library  # noqa: B018, which library it is for may take a call to find out
+        except (Broken, ImportError) as error:
+            sentence = error.fault.sentence if isinstance(error, Broken) else str(error)
+            return self._report("not judged", [Finding("contract", "framework", sentence)])
+        self.say("its contract and its conventions")
+        self.means, self.notes = detect(self.candidate, self.told)
+        if self.dtype != "float64":  # a float64 program may have a float32 softmax; else short is short
+            self.means = replace(self.means, inside=self.told.inside)
+        if self.means.layout is None and any(x.kind == "contract" for x in self.notes):
+            return self._report("not judged", [])
+        for fault in probes(self.candidate, self.means):
+            self.faults[fault] = None
+        self.say("problems without rounding")
+        self.give(exact_cases(self.takes, self.dtype, self.seed), exact=True)
+        self.give(cases(self.takes, self.dtype, self.seed))
+        if not any(p.passed or p.ratios for p in self.problems):
+            return self._report("not judged", self._contract() + self._refusals())
+        self._options_refused()
+        found = self._diagnosed() if self.failures else []
+        wrong = bool(self._contract()) or any(p.ratios and not p.passed for p in self.problems)
+        wrong = wrong or any(x.kind == "mistake" for x in self.notes)
+        lines = self._smallest() if smallest and self.failures else None
+        self.say("hazards")
+        beside = [] if wrong else hazards(self.candidate, self.means)
+        beside += [Finding("hazard", f.name, f.sentence) for f in self.faults if f.name in HAZARDS]
+        if self.forward_only:
+            title = "its output alone was judged: without backward= a NumPy function has no gradients"
+            self.notes.append(Finding("convention", "forward only", title))
+        found = self._contract() + found + self._refusals()
+        return self._report("wrong" if wrong else "right", found, beside, lines)
+
+    @property
+    def dtype(self) -> str:
+        """The format of the candidate's numbers."""
+        return self.candidate.dtype
+
+    @property
+    def forward_only(self) -> bool:
+        """Whether there are no gradients to judge."""
+        return self.candidate.framework == "numpy" and self.candidate.backward is None
+
+    @property
+    def takes(self) -> set[str]:
+        """What its problems may have."""
+        return {"dropout" if x == "dropout_mask" else x for x in self.candidate.options} - {"seed"}
+
+    def give(self, some: Sequence[Case], exact: bool = False) -> None:
+        """Let the candidate solve problems, and judge what comes."""
+        for i, case in enumerate(some):
+            if self.candidate.hangs:
+                return
+            self.say(f"problem {i + 1} of {len(some)}: {case.name}")
+            self.problems.append(self.judged(case, exact))
+
+    def judged(self, case: Case, exact: bool = False) -> Problem:
+        """One problem: what came, beside what is right and how far off it may be."""
+        outcome = self.candidate.run(case, self.means)
+        for fault in outcome.faults:
+            self.faults[fault] = None
+        if outcome.answer is None:
+            if outcome.error.name not in REFUSALS:
+                self.faults[outcome.error] = None
+            return Problem(case.name, case.traits, {}, False, outcome.error.sentence)
+        case, got = outcome.case, outcome.answer
+        want, off = right_and_bounds(case, self.means, self.dtype)
+        bits = exact_answer(case, self.means, self.dtype) if exact else None
+        if bits is not None:  # None: with its conventions something has to be rounded
+            verdicts = judge(got, bits, bits._make(None if x is None else 0 * x for x in bits), None)
+        else:
+            verdicts = judge(got, want, off, self.dtype)
+        if self.forward_only:
+            verdicts = {"O": verdicts["O"]}
+        passed = all(v.passed for v in verdicts.values())
+        came = {x: v.wrong for x, v in verdicts.items() if not v.passed and getattr(got, x) is not None}
+        if came:
+            self.failures.append(Failure(case, got, want, off, came))
+        return Problem(case.name, case.traits, {k: v.ratio for k, v in verdicts.items()}, passed)
+
+    def _options_refused(self) -> None:
+        """What it was said to take, and never takes, is a fault."""
+        for word in sorted(self.takes):
+            with_it = [p for p in self.problems if word in p.traits]
+            if with_it and all(p.note and not p.ratios for p in with_it):
+                note = with_it[0].note
+                sentence = f"it was said to take {word}, and never takes it: {note}"
+                self.faults[Fault("option_refused", sentence)] = None
+                self.notes = [x for x in self.notes if x.title != note]
+                self.said.add(note)
+
+    def _diagnosed(self) -> list[Finding]:
+        """Names; a short format is diagnosed in float32, if it is wrong there too."""
+        self.say("which mistake it is")
+        if any(f.name in OTHER_NUMBERS for f in self.faults):
+            return [unnamed(min(self.failures, key=lambda f: f.size))]
+        examination = self
+        if self.dtype in ("bfloat16", "float16"):
+            wide = Candidate(self.candidate.fn, self.candidate.backward, options=self.candidate.options,
+                             framework=self.candidate.framework, dtype="float32",
+                             layout=self.candidate.layout, device=self.candidate.device,
+                             time_limit=self.candidate.time_limit)  # fmt: skip
+            other = Examination(wide, self.told, self.seed, self.say)
+            other.means = self.means
+            other.give(cases(self.takes, "float32", self.seed))
+            if other.failures:
+                examination = other
+        e = examination
+        found = special(e.failures, e.means, e.dtype)
+        if not found:
+            found = diagnose(e.failures, e.means, e.dtype)
+        if any(map(vague, found)):
+            found = by_trait(e, found)
+        exact = any(f.case.traits & {"hard", "uniform"} for f in e.failures)  # no format is short for these
+        if [x.kind for x in found] == ["unnamed"] and not exact:
+            found = short(e.failures, e.means, e.dtype) or found
+        return found
+
+    def solves(self, case: Case) -> bool:
+        """Whether it solves a problem that is not counted; also where it does not take it."""
+        kept = dict(self.faults), list(self.failures)
+        problem = self.judged(case)
+        self.faults, self.failures = kept
+        return problem.passed or not problem.ratios
+
+    def _smallest(self) -> str | None:
+        self.say("the smallest failing case")
+        return smallest_case(self.candidate, self.means, self.takes, self.dtype, lambda x: not self.solves(x))
+
+    def _contract(self) -> list[Finding]:
+        """Each fault once; numbers that are not finite are judged as numbers."""
+        quiet = {*HAZARDS, *(["not finite"] if self.failures else [])}
+        first = {f.name: f for f in reversed(self.faults) if f.name not in quiet}
+        return [Finding("contract", f.name, f.sentence) for f in reversed(first.values())]
+
+    def _refusals(self) -> list[Finding]:
+        """Problems that it would not take, which is its right."""
+        said: dict[str, list[str]] = {}
+        contract, first = {f.sentence for f in self.faults} | self.said, {}
+        for p in self.problems:
+            if p.note and p.note not in contract:  # one sentence for those that differ in numbers
+                said.setdefault(first.setdefault(re.sub(r"\d+", "#", p.note), p.note), []).append(p.name)
+        return [Finding("convention", "refuses", f"it does not take {len(names)} of the problems: {note}",
+                        where=", ".join(names[:4]) + (", ..." if len(names) > 4 else ""))
+                for note, names in said.items()]  # fmt: skip
+
+    def _report(
+        self, verdict: str, findings: Sequence[Finding],
+        beside: Sequence[Finding] = (), lines: str | None = None,
+    ) -> Report:  # fmt: skip
+        known = self.candidate.framework is not None
+        names = {x.name for x in findings if x.kind == "mistake"}
+        findings = (*findings, *(x for x in self.notes if x.name not in names))
+        return Report(
+            verdict, repr(self.candidate), self.candidate.framework, self.dtype if known else None,
+            self.means, findings, tuple(beside), tuple(self.problems), lines,
+            constant=CONSTANT, told=self.told,
+        )  # fmt: skip
