@@ -78,6 +78,11 @@ def read_transposed(x):
     return x.mT.reshape(x.shape)
 
 
+def wide(x):
+    """Scores and their log-sum-exp are kept in float32 at least, as kernels do."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
 class Apply(torch.autograd.Function):
     @staticmethod
     def forward(ctx, program, q, k, v, bias, rest):
@@ -119,9 +124,9 @@ class Program:
     def forward(self, c):
         c.q, c.k, c.v = c.Q, spread(c.K, c.H), spread(c.V, c.H)
         c.a = self.hidden(c, self.scores(c))
-        c.L = torch.logsumexp(c.a, -1, keepdim=True)
+        c.L = torch.logsumexp(wide(c.a), -1, keepdim=True)
         c.L = torch.where(c.L == -torch.inf, torch.inf, c.L)  # an empty row: all weights exp(-inf)
-        c.p = torch.exp(c.a - c.L)
+        c.p = torch.exp(c.a - c.L).to(c.q.dtype)
         c.o = self.dropped(c, c.p) @ c.v
         return c.o
 
@@ -164,7 +169,7 @@ class Program:
         return self.hidden(c, a)
 
     def weights(self, c):
-        return torch.exp(self.hidden_back(c, self.scores_back(c)) - c.L)
+        return torch.exp(self.hidden_back(c, self.scores_back(c)) - c.L).to(c.q.dtype)
 
     def dropped_back(self, c, p):
         return self.dropped(c, p)

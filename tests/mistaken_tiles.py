@@ -2,7 +2,7 @@
 
 import torch
 
-from mistaken_program import Program, planted, spread, summed_to
+from mistaken_program import Program, planted, spread, summed_to, wide
 
 TILES = {}
 
@@ -32,13 +32,13 @@ class Tiled(Program):
         a = a if c.bias is None else a + self.part(c.bias, rows, keys)
         for seen in c.keep, c.causal:
             a = a if seen is None else torch.where(self.part(seen, rows, keys), a, -torch.inf)
-        return a
+        return wide(a)
 
     # ---- forward
 
     def forward(self, c):
         c.q, c.k, c.v = c.Q, spread(c.K, c.H), spread(c.V, c.H)
-        c.o, c.L = c.v.new_empty(*c.q.shape[:3], c.d_v), c.q.new_empty(*c.q.shape[:3], 1)
+        c.o, c.L = c.v.new_empty(*c.q.shape[:3], c.d_v), wide(c.q).new_empty(*c.q.shape[:3], 1)
         for rows in self.tiles(c.n):
             top, total, o = -torch.inf, 0.0, 0.0
             for keys in self.tiles(c.m):
@@ -47,7 +47,7 @@ class Tiled(Program):
                 fix = torch.where(higher == -torch.inf, 0.0, higher)
                 p, shrink = torch.exp(a - fix), torch.exp(top - fix)
                 total = total * shrink + p.sum(-1, keepdim=True)
-                o = self.merged(o, shrink, self.dropped_tile(c, p, rows, keys) @ c.v[..., keys, :])
+                o = self.merged(o, shrink, self.dropped_tile(c, p.to(c.q.dtype), rows, keys) @ c.v[..., keys, :])
                 top = higher
             empty = total == 0
             c.o[..., rows, :] = o / torch.where(empty, 1.0, total)
@@ -65,16 +65,17 @@ class Tiled(Program):
     def backward(self, c, do):
         c.do = do
         c.D = (do * c.o).sum(-1, keepdim=True)
-        c.dQ, c.dK, c.dV = torch.zeros_like(c.q), torch.zeros_like(c.k), torch.zeros_like(c.v)
+        c.dQ, c.dK, c.dV = (torch.zeros_like(wide(x)) for x in (c.q, c.k, c.v))
         c.dB = c.q.new_zeros(c.b, c.H, c.n, c.m)
         for keys in self.tiles(c.m):
             for rows in self.tiles(c.n):
                 self.back(c, rows, keys)
         dB = None if c.bias is None else summed_to(c.dB, c.bias.shape)
-        return c.dQ, self.dK_shared(c, c.dK), self.dV_shared(c, c.dV), dB
+        dK, dV = self.dK_shared(c, c.dK), self.dV_shared(c, c.dV)
+        return *(x.to(c.q.dtype) for x in (c.dQ, dK, dV)), dB
 
     def back(self, c, rows, keys):
-        p, do = self.weights_tile(c, rows, keys), c.do[..., rows, :]
+        p, do = self.weights_tile(c, rows, keys).to(c.q.dtype), c.do[..., rows, :]
         dP = self.dropped_tile(c, do @ c.v[..., keys, :].mT, rows, keys)
         dA = p * (dP - c.D[..., rows, :])
         c.dB[..., rows, keys] = dA
