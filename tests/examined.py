@@ -4,7 +4,7 @@ from functools import cache
 from unittest.mock import patch
 
 from attnmath import examine
-from attnmath._examine import _examine
+from attnmath._examine import _examination
 
 WORDS = "named", "not named", "named wrongly", "missed"
 
@@ -19,12 +19,12 @@ def once(draw):
     return lambda takes, dtype, seed: drawn(draw, frozenset(takes), dtype, seed)
 
 
-ONCE = dict(exact_cases=once(_examine.exact_cases), cases=once(_examine.cases))
+ONCE = dict(exact_cases=once(_examination.exact_cases), cases=once(_examination.cases))
 
 
 def examined(candidate, dtype, seed=3, conventions=None, **more):
     """A report on something planted, or on something right, without its smallest case."""
-    with patch.multiple(_examine, **ONCE):
+    with patch.multiple(_examination, **ONCE):
         return examine(
             candidate.fn, candidate.backward, options=candidate.options, layout=candidate.layout, dtype=dtype,
             seed=seed, conventions=conventions, smallest=False, progress=False, **more,
