@@ -1,6 +1,7 @@
 """The steps of a head against torch's autograd; the wrong ones, the separate terms, the place."""
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -71,18 +72,19 @@ def test_steps_are_a_head_and_its_gradients(name, groups, causal):
 
 
 SETTINGS = [case(), case(n=5, m=5), case(4, n=5, m=5, d_v=3), case(keep=None), case(keep=None, causal=False, bias=None),
-            case(5, n=9, m=21)]  # fmt: skip
+            case(5, n=9, m=21), case(6, n=5, m=5, scale=None, K=np.random.default_rng(6).normal(size=(2, 6, 5, 3)),
+                                     V=np.random.default_rng(7).normal(size=(2, 6, 5, 7)))]  # fmt: skip
 
 
 @pytest.mark.parametrize("mistake", range(len(MISTAKES)), ids=[f"{x.name}-{i}" for i, x in enumerate(MISTAKES)])
 def test_every_mistake_is_one(mistake):
     """In some setting it gives another answer, of the right shapes; and its letters are steps."""
     differs = False
-    for x in SETTINGS:
-        right = Steps(x).answer()
-        for _, change in MISTAKES[mistake].forms(x, Conventions()):
+    for x, means in product(SETTINGS, (Conventions(), Conventions(scale="0.5"))):
+        right = Steps(x, means).answer()
+        for _, change in MISTAKES[mistake].forms(x, means):
             assert change.keys() <= STEPS.keys()
-            wrong = Steps(x, changes=[change]).answer()
+            wrong = Steps(x, means, [change]).answer()
             assert [a.shape for a in wrong if a is not None] == [a.shape for a in right if a is not None]
             differs |= any(not np.allclose(a, b) for a, b in zip(wrong, right) if a is not None)
     assert differs

@@ -1,6 +1,7 @@
 """The smallest case that fails: how small it gets, and that the pasted lines show what they say."""
 
 import contextlib
+import functools
 import io
 import re
 import sys
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from attnmath import examine
 from attnmath._examine._candidate import Candidate
 from attnmath._examine._case import Answer, Case, Conventions
 from attnmath._examine._lines import lines, worst
@@ -39,7 +41,7 @@ def failing(candidate, means, dtype):
 
 def pasted(text, *functions):
     """What the lines print where the functions are known, and the names that they make."""
-    names = {getattr(f, "__name__", type(f).__name__): f for f in functions if f}
+    names = {getattr(f, "__name__", letter): f for f, letter in zip(functions, ("f", "backward")) if f}
     with contextlib.redirect_stdout(io.StringIO()) as out:
         exec(text, names)
     return out.getvalue().strip(), names
@@ -79,7 +81,7 @@ def test_it_is_small_and_its_lines_show_the_failure(key, shapes):
 def test_a_pair_of_functions_in_half_precision_too():
     text, printed, _ = shrunk("D_missing, NumPy, bshd")
     assert "torch" not in text and list(numbers(printed)) == [1, 0]
-    _, printed, _ = shrunk("one_percent", "bfloat16")
+    _, printed, _ = shrunk("dQ_noscale", "bfloat16")
     got, want = numbers(printed)
     assert abs(got - want) > 0.004 * abs(want)
 
@@ -314,3 +316,20 @@ def test_the_worst_entry_is_found():
     assert worst(want._replace(dQ=dQ, dK=dK), want) == ("dQ", (0, 0, 0, 1))
     dV = want.dV - 1
     assert worst(want._replace(dQ=None, dK=dK[..., :1], dV=dV), want)[0] == "dV"
+
+
+class Doubled(torch.nn.Module):
+    def forward(self, q, k, v):
+        return doubled(q, k, v)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: lambda q, k, v: f(q, k, v), functools.partial, lambda f: Doubled()])
+def test_what_has_no_name_is_called_f(wrap):
+    """A lambda, a partial function, a module: the lines run as soon as there is an f."""
+    lines = examine(wrap(doubled), framework="torch", seed=0).smallest
+    assert "# f is your own function" in lines and "o = f(q, k, v)" in lines
+    exec(lines, {"f": wrap(doubled)})
+
+
+def doubled(q, k, v):
+    return 2 * torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, -1) @ v

@@ -83,6 +83,6 @@ class Worker:
 
 def message(error: BaseException, length: int = 200) -> str:
     """An exception in one short line."""
-    lines = str(error).strip().splitlines()
+    lines = str(error).encode("utf-8", "replace").decode().strip().splitlines()
     text = f"{type(error).__name__}: {lines[0].strip()}" if lines else type(error).__name__
     return text if len(text) <= length else text[: length - 3] + "..."

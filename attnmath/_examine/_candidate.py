@@ -10,7 +10,7 @@ import numpy as np
 
 from attnmath._examine import _contract
 from attnmath._examine._attempt import attempt, keywords
-from attnmath._examine._calls import Broken, Fault, Worker
+from attnmath._examine._calls import Broken, Fault, Worker, message
 from attnmath._examine._case import Answer, Case, Conventions
 from attnmath._examine._frameworks import dtype_name, framework, in_order, refusal
 from attnmath._examine._layouts import joined, parts
@@ -111,7 +111,11 @@ class Candidate:
 
     def _use(self, name: str) -> None:
         dtype = self.given_dtype or ("float64" if name == "numpy" else "float32")
-        self.arrays, self.framework = framework(name, dtype, self.device), name
+        try:
+            self.arrays, self.framework = framework(name, dtype, self.device), name
+            self.arrays.array(np.zeros(1))
+        except (AssertionError, RuntimeError) as error:  # a device that is not there
+            raise ValueError(f"examine: device is {self.device!r}: {message(error)}") from error
 
     # its calls
 

@@ -45,7 +45,8 @@ def explain(
     ranked = []
     for name in dict.fromkeys(form.mistake.name for form in known):
         explained = [f for f in failures if f is first or named(name, f, means, dtype)]
-        if len(explained) == 1 and alike or name == "zeros" and not set(alike) <= set(explained):
+        more = [f for f in failures if f.wrong.keys() & first.wrong.keys() and f not in explained]
+        if len(explained) == 1 and more or name == "zeros" and not set(alike) <= set(explained):
             continue  # it fits there by chance, or is zero there and something else elsewhere
         ranked.append((len(explained), name, explained))
     if ranked:

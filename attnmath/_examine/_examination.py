@@ -67,11 +67,31 @@ class Examination:
         self.say("hazards")
         beside = [] if wrong else hazards(self.candidate, self.means)
         beside += [Finding("hazard", f.name, f.sentence) for f in self.faults if f.name in HAZARDS]
-        if self.forward_only:
-            title = "its output alone was judged: without backward= a NumPy function has no gradients"
-            self.notes.append(Finding("convention", "forward only", title))
+        self.notes += self._not_judged()
+        beside += self._unusual()
         found = self._contract() + found + self._refusals()
         return self._report("wrong" if wrong else "right", found, beside, lines)
+
+    def _not_judged(self) -> list[Finding]:
+        """What was demanded, or could be expected, and was not looked at."""
+        found = []
+        if self.forward_only:
+            title = "its output alone was judged: without backward= a NumPy function has no gradients"
+            found.append(Finding("convention", "forward only", title))
+        for word in ("mask", "causal", "groups"):
+            if getattr(self.told, word) not in (None, "none") and word not in self.candidate.options:
+                title = f"{word} was demanded, and not judged: options says no {word}"
+                found.append(Finding("convention", "not_judged", title))
+        return found
+
+    def _unusual(self) -> list[Finding]:
+        """A scale that nobody demanded, and that is not the usual one."""
+        scale = self.means.scale
+        if self.told.scale is not None or scale in (None, "1/sqrt(d_k)"):
+            return []
+        title = f"the scale is {scale}, where 1/sqrt(d_k) is usual"
+        cure = "conventions={'scale': ...} says what is meant"
+        return [Finding("hazard", "unusual_scale", title, cure=cure)]
 
     @property
     def dtype(self) -> str:
@@ -122,7 +142,7 @@ class Examination:
 
     def _options_refused(self) -> None:
         """What it was said to take, and never takes, is a fault."""
-        for word in sorted(self.takes):
+        for word in sorted(self.takes if not {f.name for f in self.faults} & {*OTHER_NUMBERS} else ()):
             with_it = [p for p in self.problems if word in p.traits]
             if with_it and all(p.note and not p.ratios for p in with_it):
                 note = with_it[0].note
@@ -193,6 +213,8 @@ class Examination:
         known = self.candidate.framework is not None
         names = {x.name for x in findings if x.kind == "mistake"}
         findings = (*findings, *(x for x in self.notes if x.name not in names))
+        if any(x.name == "dropout_ignored" for x in findings):  # its factor is then missing, too
+            findings = tuple(x for x in findings if x.name != "f_drop_norescale")
         return Report(
             verdict, repr(self.candidate), self.candidate.framework, self.dtype if known else None,
             self.means, findings, tuple(beside), tuple(self.problems), lines,

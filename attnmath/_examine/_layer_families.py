@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,12 @@ class Given:
     case: LayerCase
     numbers: dict[str, np.ndarray]
     train: bool = False
+
+
+def draws(module: Any) -> bool:
+    """Whether a module of PyTorch has dropout inside, so that it is run as it is, in eval()."""
+    inside = module.modules() if hasattr(module, "modules") else ()
+    return any(type(x).__name__.startswith("Dropout") and getattr(x, "p", 0) > 0 for x in inside)
 
 
 class Draw:
@@ -59,7 +66,7 @@ class Draw:
             causal=self.layer.causal, rotary=self.rotary(n), scale=self.layer.scale, name=name,
             traits=frozenset({*traits, *own}),
         )  # fmt: skip
-        return Given(case, numbers, train and self.layer.dropout == 0)
+        return Given(case, numbers, train and self.layer.dropout == 0 and not draws(self.layer.module))
 
     def rotary(self, n: int) -> Rotary | None:
         """What the layer turns queries and keys by."""

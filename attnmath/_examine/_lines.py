@@ -62,7 +62,7 @@ def _imports(x: Sketch, candidate: Candidate, dtype: str) -> list[str]:
     if x.numbers == "normal" and x.listed is None:
         found.append("from attnmath.rounding import nearest")
     for fn in filter(None, (candidate.fn, candidate.backward)):
-        module, name = getattr(fn, "__module__", None), _name(fn)
+        module, name = getattr(fn, "__module__", None), _name(fn, candidate)
         if module != "__main__" and getattr(sys.modules.get(module), name, None) is fn:
             found.append(f"from {module} import {name}")
         else:
@@ -90,10 +90,10 @@ def _call(candidate: Candidate, case: Case, means: Conventions, layout: str, dty
         kind = {"torch": "torch.tensor({})", "jax": "jax.numpy.array({})", "numpy": "{}"}[library]
         pattern = kind if is_bool else make if name == "b" else plain
         found.append(f"{name} = {pattern.format(value)}")
-    call = f"{_name(candidate.fn)}(q, k, v{options})"
+    call = f"{_name(candidate.fn, candidate)}(q, k, v{options})"
     leaves, names = ("q, k, v, b", "dq, dk, dv, db") if "b" in given else ("q, k, v", "dq, dk, dv")
     if candidate.backward:
-        back = f"{_name(candidate.backward)}(do, q, k, v{options})"
+        back = f"{_name(candidate.backward, candidate)}(do, q, k, v{options})"
         return [*found, f"o = {call}", f"{names} = {back}"]
     if library == "torch":
         grad = f"torch.autograd.grad(o, ({leaves}), do, allow_unused=True)"
@@ -188,8 +188,10 @@ def _place(name: str, at: tuple[int, ...], layout: str) -> list[int]:
     return [dict(zip("bhsd", at))[letter] for letter in layout]
 
 
-def _name(fn: Callable) -> str:
-    return getattr(fn, "__name__", type(fn).__name__)
+def _name(fn: Callable, candidate: Candidate) -> str:
+    """Its own name; a letter for a lambda, a partial function, a module."""
+    name = getattr(fn, "__name__", "")
+    return name if name.isidentifier() else "backward" if fn is candidate.backward else "f"
 
 
 def _default(fn: Callable, keyword: Any) -> Any:

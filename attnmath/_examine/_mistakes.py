@@ -35,10 +35,13 @@ from attnmath._examine._wrong_order import (
     dropout,
     dS_flipped,
     heads_mixed,
+    keys_as_queries,
     rolled,
     short_weights,
     transposed,
     untransposed,
+    usual_scale,
+    values_as_keys,
     wrong_values,
 )
 from attnmath._examine._wrong_tiles import first_key, key_tile, local, merged, query_tile
@@ -171,6 +174,8 @@ MISTAKES: list[Mistake] = [
     Mistake("dropout_ignored", "dropout is ignored", dropout({"R": lambda s, x: np.ones_like(x)}), DROPOUT,
             "multiply the weights by R"),
     # what is computed
+    Mistake("scale_usual", "the scale is 1/sqrt(d_k), where another was demanded", usual_scale, ATTENTION,
+            "use the scale that is demanded"),
     Mistake("f_noscale", "the scores are not scaled: gamma = 1",
             one({"gamma": lambda s, x: 1.0}), ATTENTION, "gamma = 1/sqrt(d_k)"),
     Mistake("f_scale_dk", "the scale is 1/d_k",
@@ -232,6 +237,8 @@ MISTAKES: list[Mistake] = [
               ATTENTION if x == "O" else BACK, "keep the order of the heads") for x in ("dQ", "dK", "dV", "O")),
     Mistake("batch_first_only", "every batch element has the result of the first", batch_first, ATTENTION,
             "use each element's own numbers"),
+    Mistake("f_kv_swapped", "keys and values are exchanged", values_as_keys, ATTENTION, "softmax(Q K^T) V"),
+    Mistake("f_qk_swapped", "queries and keys are exchanged", keys_as_queries, ATTENTION, "softmax(Q K^T) V"),
     Mistake("kv_swapped", "dK and dV are exchanged",
             lambda case, means: iter([("", {"dK": lambda s, x: grouped(s.dvalues, s.owner_back, s.V.shape[1]),
                                             "dV": lambda s, x: grouped(s.dkeys, s.owner_back, s.K.shape[1])})]

@@ -22,8 +22,9 @@ def place(letter: str, wrong: np.ndarray, got: np.ndarray) -> str:
     for axis, name in enumerate(AXES):
         index = np.flatnonzero(wrong.any(tuple(i for i in range(wrong.ndim) if i != axis)))
         if 0 < len(index) < wrong.shape[axis] and len(index) <= max(2, wrong.shape[axis] * 3 // 4):
-            text = spans(index)
-            words.append(f"{PLURAL[name] if len(index) > 1 else name} {text}")
+            count, many, rest = spans(index).partition(" between ")
+            one = f"{PLURAL[name] if len(index) > 1 else name} {count}"
+            words.append(f"{count} {PLURAL[name]} between {rest}" if many else one)
     where = ", ".join(words)
     values = got[wrong]
     if np.isnan(values).any():

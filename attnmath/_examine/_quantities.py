@@ -27,6 +27,11 @@ def scale(candidate: Candidate, means: Conventions, sizes: Sizes, rng: np.random
     best = min(off, key=off.get)
     if off[best] < 0.03:  # nearer than to any other; how exact it is, the problems tell
         return {"scale": best}, []
+    values = list(found.values())
+    number = f"{values[0]:.4g}"
+    same = all(abs(gamma / float(number) - 1) < 1e-3 for gamma in values) if float(number) else False
+    if len(values) > 1 and same:  # as above, the problems tell how exact it is
+        return {"scale": number}, []
     read = ", ".join(f"{gamma:.6g} for d_k = {d_k}" for d_k, gamma in found.items())
     return {}, [Finding("unnamed", "scale_unexplained", f"the scale is none of the usual ones: {read}")]
 

@@ -91,11 +91,12 @@ class Report:
     def raise_if_wrong(self) -> None:
         """Raise AssertionError with the report, unless it is right.
 
-        What could not be judged raises too: a test that judged nothing must not pass.
+        What could not be judged raises too, as does an output without its gradients: a test that
+        judged nothing must not pass.
         """
         __tracebackhide__ = True
-        if not self.right:
-            raise AssertionError(f"\n{self}")
+        if not self.right or any(f.name == "forward only" for f in self.findings):
+            raise AssertionError(str(self))
 
     def to_json(self) -> str:
         """Everything, and the verdict in a sentence, as JSON; numbers that are not finite are strings."""

@@ -28,7 +28,8 @@ NAMED = {"layout": "layout", "mask": "mask", "causal": "causal", "groups": "grou
 def sentence(report: Report) -> str:
     """The verdict in one sentence."""
     if report.right:
-        parts = ["right", *_qualifiers(report)]
+        alone = any(f.name == "forward only" for f in report.findings)
+        parts = ["right in its output, and no gradient was judged" if alone else "right", *_qualifiers(report)]
         if report.hazards:
             n = len(report.hazards)
             parts.append("with a hazard" if n == 1 else f"with {n} hazards")

@@ -6,7 +6,7 @@ import numpy as np
 
 from attnmath._examine._case import Case, Conventions
 from attnmath._examine._mistake import Forms
-from attnmath._examine._steps import Change, Steps, T
+from attnmath._examine._steps import Change, Steps, T, grouped
 
 
 def untransposed(x: np.ndarray) -> np.ndarray:
@@ -107,3 +107,22 @@ def short_weights(case: Case, means: Conventions) -> Iterator[tuple[str, Change]
 
 def dropout(change: Change) -> Forms:
     return lambda case, means: iter([] if case.R is None else [("", change)])
+
+
+def usual_scale(case: Case, means: Conventions) -> Iterator[tuple[str, Change]]:
+    if case.scale is None and means.scale not in (None, "1/sqrt(d_k)"):
+        yield "", {"gamma": lambda s, x: s.Q.shape[3] ** -0.5}
+
+
+def values_as_keys(case: Case, means: Conventions) -> Iterator[tuple[str, Change]]:
+    if case.K.shape == case.V.shape:
+        yield "", {"keys": lambda s, x: s.V[:, s.owner], "values": lambda s, x: s.K[:, s.owner],
+                   "keys_back": lambda s, x: s.V[:, s.owner], "values_back": lambda s, x: s.K[:, s.owner],
+                   "dK": lambda s, x: grouped(s.dvalues, s.owner, s.K.shape[1]),
+                   "dV": lambda s, x: grouped(s.dkeys, s.owner, s.K.shape[1])}  # fmt: skip
+
+
+def keys_as_queries(case: Case, means: Conventions) -> Iterator[tuple[str, Change]]:
+    if case.Q.shape == case.K.shape:
+        yield "", {"Q": lambda s, x: s.case.K, "K": lambda s, x: s.case.Q, "dQ": lambda s, x: s.dkeys,
+                   "dK": lambda s, x: s.gamma_back * s.dA @ s.keys_back}  # fmt: skip

@@ -15,6 +15,12 @@ def starts(length: int) -> Iterator[int]:
     yield from dict.fromkeys([*usual, *all_of_few(length)])
 
 
+def span(thing: str, first: int, last: int) -> str:
+    """The keys or queries from the first to the last."""
+    many = {"key": "keys", "query": "queries"}[thing]
+    return f"{thing} {first}" if first == last else f"{many} {first} to {last}"
+
+
 def all_of_few(length: int) -> range:
     """Every place inside, where there are not many."""
     return range(length - 1, 0, -1) if length <= 20 else range(0)
@@ -31,7 +37,7 @@ def key_tile(*letters: str, before: bool = False) -> Forms:
                 "dkeys": lambda s, x, a=axis: x * ~a[:, None],
                 "dvalues": lambda s, x, a=axis: x * ~a[:, None],
             }
-            where = f"keys {0 if before else start} to {(start if before else m) - 1}"
+            where = span("key", 0 if before else start, (start if before else m) - 1)
             yield where, {k: cut[k] for k in letters}
 
     return forms
@@ -40,7 +46,7 @@ def key_tile(*letters: str, before: bool = False) -> Forms:
 def first_key(*letters: str) -> Forms:
     def forms(case: Case, means: Conventions) -> Iterator[tuple[str, Change]]:
         for word, change in key_tile(*letters, before=True)(case, means):
-            if word == "keys 0 to 0":
+            if word == "key 0":
                 yield "", change
 
     return forms
@@ -57,7 +63,7 @@ def query_tile(*letters: str, before: bool = False) -> Forms:
                 "dvalues": lambda s, x, a=rows: T(s.PR_back * ~a) @ s.dO,
                 "O": lambda s, x, a=rows: x * ~a,
             }
-            where = f"queries {0 if before else start} to {(start if before else n) - 1}"
+            where = span("query", 0 if before else start, (start if before else n) - 1)
             yield where, {k: cut[k] for k in letters}
 
     return forms
