@@ -172,6 +172,7 @@ def test_the_place():
 
 def test_one_ingredient_less():
     x = case()
+    assert without(replace(x, traits=frozenset({"poison"})), "mask") is None
     assert without(x, "mask").keep is None and without(x, "dropout").R is None
     assert without(x, "batch").sizes["b"] == 1 and without(x, "n != m") is None
     assert without(x, "groups").sizes["G"] == 6 and without(x, "gaussian") is None

@@ -232,10 +232,10 @@ def test_mistakes_lie_outside(mistake, dtype):
 
 @pytest.mark.parametrize("dtype", SHORT)
 def test_what_only_many_entries_show(dtype):
-    """One percent and a tenth of that: entry by entry inside of the bounds."""
+    """Two percent and a third of that: entry by entry inside of the bounds."""
     case = case_of(dtype=dtype, sizes=(2, 6, 2, 37, 41, 16, 16))
     want, off = right_and_bounds(case, UPPER, dtype)
-    percent = 1.0 if dtype == "bfloat16" else 0.25
+    percent = 2.0 if dtype == "bfloat16" else 0.6
     for letter in ("O", "dQ", "dK", "dV"):
         right_one = answers(rounded=dtype)(case)
         wrong = right_one._replace(**{letter: nearest((1 + percent / 100) * getattr(want, letter), dtype)})

@@ -23,6 +23,7 @@ MECHANISMS = {
                   "divide by the sum of a row only where it is not 0"),
     "poison": ("hidden_leaks", "what a mask hides comes through", "a hidden weight is exactly 0"),
 }  # fmt: skip
+STRIDES = ("dO_strides", "input_strides")  # what comes of these may look like a factor, or zeros
 INGREDIENTS = {
     "mask": dict(keep=None), "causal": dict(causal=False), "bias": dict(bias=None), "dropout": dict(R=None),
     "scale": dict(scale=None),
@@ -32,6 +33,8 @@ INGREDIENTS = {
 def without(case: Case, trait: str) -> Case | None:
     """The same problem with one ingredient less, where that can be taken away."""
     s, rest = case.sizes, case.traits - {trait}
+    if trait == "mask" and "poison" in rest:  # what it hides must stay hidden
+        return None
     if trait in INGREDIENTS:
         return replace(case, **INGREDIENTS[trait], traits=rest)
     if trait in ("strided dO", "broadcast dO", "strided inputs"):
@@ -78,13 +81,13 @@ def by_trait(e: "Examination", found: list[Finding]) -> list[Finding]:
     named = _mechanism(failing, passing, cures)
     out = []
     for x in found:
-        if named and vague(x):
+        if named and (x.kind == "unnamed" or vague(x) and named[1][0] in STRIDES):
             traits, (name, title, cure) = named
             evidence = f"no problem fails without {' or '.join(traits)}{'' if not cures else words}"
             out.append(Finding("mistake", name, title, x.where, None, cure, evidence))
         else:
             out.append(replace(x, evidence=(x.evidence or "") + words) if x.kind == "unnamed" else x)
-    return out
+    return [x for i, x in enumerate(out) if x.kind != "mistake" or x.name not in {y.name for y in out[:i]}]
 
 
 def _mechanism(

@@ -133,9 +133,12 @@ def made(setting: Setting, dtype: str, rng: Rng) -> Case:
     Q, K, V, dO = (nearest(x, dtype) for x in FAMILIES[family](rng, dtype, *shapes))
     if "broadcast dO" in also:
         dO = np.repeat(dO[:, :, :1], n, 2)  # the same row for all queries
+    keep = drawn_mask(setting.mask, setting.sizes, rng)
+    if setting.causal and keep is not None:
+        keep[..., 0] = True  # the key that every query may see, so that no row is empty
     bias = drawn_bias(setting.bias, setting.sizes, rng)
     case = Case(
-        Q, K, V, dO, drawn_mask(setting.mask, setting.sizes, rng),
+        Q, K, V, dO, keep,
         None if bias is None else nearest(bias, dtype), setting.causal, setting.scale,
         drawn_dropout(setting.rho, setting.sizes, dtype, rng), setting.name,
     )  # fmt: skip
