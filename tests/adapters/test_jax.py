@@ -70,8 +70,8 @@ LETTERS = {  # of every function of a module; a function alone may differ
                "key_padding_mask": lambda rng, dtype: rng.random((3, 5)) < 0.4},
     "dropout_mask": {"U": lambda rng, dtype: rng.random((4, 5)).astype(dtype), "rho": lambda rng, dtype: 0.3},
 }  # fmt: skip
-NO_ARRAYS = {"NotAlgebraic", "Weights", "causal_mask", "check_jvp", "check_vjp", "complex_step", "prove",
-             "window_mask"}  # fmt: skip
+NO_ARRAYS = {"NotAlgebraic", "Weights", "causal_mask", "check_jvp", "check_vjp", "complex_step", "examine",
+             "examine_layer", "prove", "window_mask"}  # fmt: skip
 NAMES = [name for name in attnmath.__all__ if name not in NO_ARRAYS]
 DERIVED = [name for name in NAMES if f"{name}_vjp" in NAMES]
 names = pytest.mark.parametrize("name", NAMES)
