@@ -62,7 +62,7 @@ def capital(text: str) -> str:
 
 def escaped(text: str) -> str:
     """A title as words: no mark-up of its own."""
-    return re.sub(r"([\\*_\[\]<>{}$|])", r"\\\1", text)
+    return re.sub(r"([\\`*_\[\]<>{}$|])", r"\\\1", text)
 
 
 def faults(exhibits: list[dict], table: dict, labels: set[str], rules: list[str]):
