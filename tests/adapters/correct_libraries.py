@@ -24,7 +24,8 @@ def of_transformers(forward):
 
     def attention(q, k, v, attn_mask=None, bias=None, scale=None):
         if attn_mask is not None:
-            bias = q.new_zeros(attn_mask.shape).masked_fill(~attn_mask, float("-inf"))
+            hidden = q.new_zeros(attn_mask.shape).masked_fill(~attn_mask, float("-inf"))
+            bias = hidden if bias is None else bias + hidden
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         o, _ = forward(module(q, k), q, k, v, bias, scaling=scale, dropout=0.0)
         return o.transpose(1, 2)
