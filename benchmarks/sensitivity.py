@@ -24,12 +24,11 @@ FORMATS = "float64", "float32", "float16", "bfloat16"
 def kernel(case, dtype):
     """O, dQ, dK and dV of PyTorch's function and its autograd."""
     leaves = [torch.tensor(x).to(getattr(torch, dtype)).requires_grad_() for x in (case.Q, case.K, case.V)]
-    mask = case.keep if case.bias is None else case.bias
-    if mask is not None:
-        mask = torch.tensor(mask)
-        mask = mask if mask.dtype == torch.bool else mask.to(leaves[0].dtype)
+    mask, causal = None if case.keep is None else torch.tensor(case.keep), case.causal
+    if case.bias is not None:  # with all that is hidden
+        mask, causal = torch.tensor(case.B(MEANS)).to(leaves[0].dtype), False
     O = torch.nn.functional.scaled_dot_product_attention(
-        *leaves, attn_mask=mask, is_causal=case.causal, scale=case.scale, enable_gqa=True
+        *leaves, attn_mask=mask, is_causal=causal, scale=case.scale, enable_gqa=True
     )
     found = torch.autograd.grad(O, leaves, torch.tensor(case.dO).to(O.dtype))
     return Answer(*(x.detach().double().numpy() for x in (O, *found)))
