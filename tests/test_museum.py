@@ -144,4 +144,4 @@ def test_a_fault_of_the_data_is_found(change, found):
 
 
 def test_titles_have_no_mark_up_of_their_own():
-    assert museum_page.escaped("a_b [c] `d` <e>") == "a\\_b \\[c\\] `d` \\<e\\>"
+    assert museum_page.escaped("a_b [c] `d` <e>") == "a\\_b \\[c\\] \\`d\\` \\<e\\>"
