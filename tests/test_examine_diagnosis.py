@@ -207,6 +207,23 @@ def test_a_function_of_numpy():
     assert examine(lambda q, k, v: forward(q, k, v) * 1.001, seed=1, smallest=False).wrong
 
 
+def test_what_was_said_and_is_not_so():
+    """An option that is never taken, a demand that nothing judges, a scale that nobody demanded."""
+    report = examine(forward, backward, options={"mask": "no_such_word"}, smallest=False)
+    assert report.wrong and [f.name for f in report.findings if f.kind == "contract"] == ["option_refused"]
+    report = examine(forward, backward, conventions={"causal": "lower_right"}, smallest=False)
+    assert report.right and "not_judged" in [f.name for f in report.findings]
+    assert "unusual_scale" not in [f.name for f in report.hazards]
+    report = examine(lambda q, k, v: forward(q * np.sqrt(q.shape[-1]), k, v), smallest=False)
+    assert report.conventions.scale == "1" and "unusual_scale" in [f.name for f in report.hazards]
+
+
+def test_an_output_alone_does_not_pass_as_gradients():
+    with pytest.raises(AssertionError, match="no gradient was judged"):
+        examine(forward, framework="numpy").raise_if_wrong()
+    examine(forward, backward, framework="numpy").raise_if_wrong()
+
+
 def test_the_seed_makes_the_problems():
     def asked(seed):
         sums = []

@@ -62,11 +62,16 @@ def forms(case: Case, means: Conventions, mistakes: Iterable[Mistake] = MISTAKES
 
 def named(name: str, f: Failure, means: Conventions, dtype: str) -> bool:
     """Whether a mistake of this name, in any form, gives what came."""
-    own = [m for m in MISTAKES if m.name == name]
-    return any(fits(form, f, means, dtype) for form in forms(f.case, means, own))
+    return any(fits(form, f, means, dtype) for form in forms_of([name], f, means))
+
+
+def forms_of(names: Sequence[str], f: Failure, means: Conventions) -> Iterator[Form]:
+    """The forms of the mistakes of these names in a problem."""
+    return forms(f.case, means, [m for m in MISTAKES if m.name in names])
 
 
 def fits(form: Form, f: Failure, means: Conventions, dtype: str) -> bool:
+    """Whether a form gives everything that came."""
     s = Steps(f.case, means, form.changes)
     letters = sorted(f.got._fields, key=lambda x: x not in f.wrong)  # wrong ones first: most forms fail
     return all(agrees(getattr(s, x), x, f, dtype) for x in letters if getattr(f.got, x) is not None)

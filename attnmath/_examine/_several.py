@@ -14,12 +14,12 @@ from attnmath._examine._failures import (
     finding,
     fits,
     forms,
+    forms_of,
     named,
     representatives,
     unnamed,
 )
 from attnmath._examine._mistake import WAYS
-from attnmath._examine._mistakes import MISTAKES
 from attnmath._examine._report import Finding
 from attnmath._examine._steps import Steps
 
@@ -42,7 +42,7 @@ def more(
 def beside(names: Sequence[str], f: Failure, means: Conventions, dtype: str) -> Finding | None:
     """A further mistake that together with one of these names gives what came."""
     few = 2 if f.case.Q.shape[2] * f.case.K.shape[2] > 600 else 2 * len(WAYS)  # long ones take time
-    first = list(forms(f.case, means, [m for m in MISTAKES if m.name in names]))[:few]
+    first = list(islice(forms_of(names, f, means), few))
     for other in forms(f.case, means):
         if other.mistake.name not in names:
             for form in first:
@@ -59,7 +59,7 @@ def covered(f: Failure, names: Sequence[str], means: Conventions, dtype: str) ->
     read = {x.name for x in from_terms(f.case, means, f.got, f.off, f.wrong)}
     if read and read <= set(names):
         return True
-    each = [list(forms(f.case, means, [m for m in MISTAKES if m.name == name])) for name in names]
+    each = [list(forms_of([name], f, means)) for name in names]
     both = (Form(a.mistake, "", (*a.changes, *b.changes)) for x, y in combinations(each, 2) for a in x for b in y)
     return any(fits(form, f, means, dtype) for form in islice(both, TRIES))
 
