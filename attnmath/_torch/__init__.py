@@ -1,0 +1,1 @@
+"""Attention for PyTorch, differentiable twice, in memory that grows with n + m."""
