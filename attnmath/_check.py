@@ -1,16 +1,15 @@
 """Is a derivative right? The complex step decides; it knows no formula."""
 
 from collections.abc import Callable
-from numbers import Real
 from typing import Any
 
 import numpy as np
-from array_api_compat import is_array_api_obj
 
-from attnmath._leaves import all_leaves, fits, on_leaves
-from attnmath._problem import Problem, parameters_of
+from attnmath._leaves import on_leaves
+from attnmath._problem import Problem, names_of, parameters_of, takes_each
 from attnmath._proof import Proof
-from attnmath._step import finite, flat, numpy_of, parts
+from attnmath._returned import each_tangent, gradients, is_due, sentence, values
+from attnmath._step import finite, flat
 from attnmath._tolerance import CONDITION, ROUNDINGS, UNIT_ROUNDOFF
 
 
@@ -25,7 +24,8 @@ def check_vjp(
 ) -> Proof | None:
     """Compare every gradient of f_vjp with the complex step of f, entry by entry.
 
-    f(*x, **constants) -> Y, f_vjp(dY, *x, **constants) -> one gradient for each x
+    f(*x, **constants) -> Y, f_vjp(dY, *x, **constants) -> one gradient for each x; or
+    f_vjp(*dY, *x, **constants), where f returns a tuple and f_vjp has a name for each part
 
     An argument is an array of float64, a number, None, which has no gradient (that of a
     number's default is not checked), or a named tuple of these, whose gradient is such
@@ -48,14 +48,15 @@ def check_vjp(
         return prove_vjp(f_vjp, f, x, constants, seed)
     problem = Problem("check_vjp", f, x, constants)
     dY = problem.cotangent(dY, seed)
-    found = problem.run(
-        "f_vjp", on_leaves(f_vjp, None, *x), ["dY", *problem.names], (dY, *problem.x)
-    )
+    given = dY if takes_each(f_vjp, f, x, dY) else (dY,)
+    names = names_of(f_vjp, len(given))[1] if len(given) > 1 else ["dY"]
+    f_vjp = on_leaves(f_vjp, *[None] * len(given), *x)
+    found = problem.run("f_vjp", f_vjp, [*names, *problem.names], (*given, *problem.x))
     w, Y = problem.weights(dY), finite(flat(problem.Y))
-    for k, (name, dx) in enumerate(_gradients(problem, found)):
-        if not _is_due(name, dx, problem.names[k], problem.x[k]):
+    for k, (name, dx) in enumerate(gradients(problem, found)):
+        if not is_due(name, dx, problem.names[k], problem.x[k]):
             continue
-        got = _values(name, dx, np.shape(problem.x[k]), problem.names[k])
+        got = values(name, dx, np.shape(problem.x[k]), problem.names[k])
         J = problem.jacobian(k)
         problem.check_analytic(k)
         error = abs(got.ravel() - w @ J)
@@ -67,7 +68,7 @@ def check_vjp(
         if _largest(error) > allowed:
             j = int(error.argmax())
             problem.check_side(k, w, j, got.ravel()[j], (w @ J)[j])
-            raise AssertionError(_sentence(name, error, got.shape, allowed))
+            raise AssertionError(sentence(name, error, got.shape, allowed))
     return None
 
 
@@ -121,7 +122,7 @@ def _check_along(
     size = sum(abs(J) @ abs(v) for J, v in terms)
     moves = sum(_largest(abs(flat(dots[k]))) / problem.height(k) for k in ks)
     Y = finite(flat(problem.Y))
-    for name, got, part in _outputs(problem, Y_dot, along):
+    for name, got, part in each_tangent(problem, Y_dot, along):
         if len(ks) == 1:
             problem.check_analytic(ks[0])
         error = abs(got.ravel() - want[part])
@@ -131,83 +132,11 @@ def _check_along(
             wobble = sum(problem.wobble(k)[part] @ abs(flat(dots[k])) for k in ks)
             allowed = max(allowed, CONDITION * _largest(wobble))
         if _largest(error) > allowed:
-            raise AssertionError(_sentence(name, error, got.shape, allowed))
-
-
-def _outputs(problem: Problem, Y_dot: Any, along: str) -> list:
-    """Name, values and place among all outputs of each part of Y_dot."""
-    wants, found = parts(problem.Y), parts(Y_dot)
-    if len(found) != len(wants):
-        counts = f"{_count(len(found), 'tangent')} for {_count(len(wants), 'output')}"
-        raise AssertionError(f"f_jvp returns {counts}")
-    names = getattr(problem.Y, "_fields", [f"Y{i}" for i in range(len(wants))])
-    names = names if isinstance(problem.Y, tuple) else ["Y"]
-    out, start = [], 0
-    for name, y, y_dot in zip(names, wants, found):
-        if y is not None:
-            got = _values(f"{name}_dot{along}", y_dot, np.shape(y), name)
-            out.append((f"{name}_dot{along}", got, slice(start, start + got.size)))
-            start += got.size
-    return out
+            raise AssertionError(sentence(name, error, got.shape, allowed))
 
 
 def _largest(x: np.ndarray) -> float:
     return float(x.max(initial=0.0))
-
-
-def _sentence(name: str, error: np.ndarray, shape: tuple, allowed: float) -> str:
-    """Which entry is off by how much, and what would have been allowed."""
-    j = int(error.argmax())
-    entry = tuple(int(i) for i in np.unravel_index(j, shape))
-    where = f"the largest error is {error[j]:.1e} at entry {entry}"
-    where = where if entry else f"the error is {error[j]:.1e}"
-    return f"{name}: {where}; allowed {allowed:.1e}"
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" + "s" * (number != 1)
-
-
-def _gradients(problem: Problem, found: Any) -> zip:
-    """One gradient for each argument, field by field; of those left out, more."""
-    names = getattr(found, "_fields", ["d" + name for name in problem.arguments])
-    found = found if isinstance(found, tuple | list) else (found,)
-    x, count = len(problem.whole), len(found)
-    if not x <= count <= max(x, problem.parameters):
-        counts = f"{_count(count, 'gradient')} for {_count(x, 'argument')}"
-        raise AssertionError(f"f_vjp returns {counts} ({', '.join(problem.arguments)})")
-    for name, argument, dx in zip(names, problem.whole, found):
-        if not fits(dx, argument):
-            needs = f"it needs the fields {', '.join(argument._fields)}"
-            raise AssertionError(f"{name} is a {type(dx).__name__}; {needs}")
-    return zip(*all_leaves(names, found, problem.whole))
-
-
-def _is_due(name: str, dx: Any, argument: str, x: Any) -> bool:
-    """Whether a gradient is there to be checked, as it must be beside an argument."""
-    if x is None and dx is not None and np.shape(dx) != ():
-        said = f"but {argument} is None; {name} needs to be None"
-        raise AssertionError(f"{name} has shape {tuple(np.shape(dx))}, {said}")
-    if x is not None and dx is None:
-        said = f"{argument} has a gradient of shape {tuple(np.shape(x))}"
-        raise AssertionError(f"{name} is None; {said}")
-    return x is not None
-
-
-def _values(name: str, y: Any, shape: tuple, of: str) -> np.ndarray:
-    """A returned derivative as numbers of NumPy, if it is one and has this shape."""
-    if not (isinstance(y, Real) or is_array_api_obj(y)):
-        raise AssertionError(f"{name} is a {type(y).__name__}; it needs to be an array")
-    values = numpy_of(y)
-    if values.shape != tuple(shape):
-        needs = f"it needs {tuple(shape)}, the shape of {of}"
-        raise AssertionError(f"{name} has shape {values.shape}; {needs}")
-    if values.dtype.kind not in "fiu":
-        raise AssertionError(f"{name} has dtype {values.dtype}; it needs real numbers")
-    if not np.isfinite(values).all():
-        bad = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
-        raise AssertionError(f"{name} is {values[bad]} at entry {bad}")
-    return values.astype(float)
 
 
 def _number_of_tangents(f_jvp: Callable, count: int) -> int:

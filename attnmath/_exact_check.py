@@ -13,9 +13,10 @@ from attnmath._graph import gradient, tangent, tracked
 from attnmath._leaves import all_leaves, fits, is_branch
 from attnmath._numbers import Number
 from attnmath._point import Point
-from attnmath._problem import names_of
+from attnmath._problem import names_of, takes_each
 from attnmath._proof import Proof
 from attnmath._prove import at_point, at_points, copied
+from attnmath._returned import tangents
 from attnmath._step import each, parts
 
 
@@ -27,7 +28,9 @@ def prove_vjp(f_vjp: Callable, f: Callable, x: tuple, constants: dict, seed: int
         given, named = at_point(point, x, constants)
         moving, Y = _moving(f, names, given, named)
         dY = each(lambda y: letters(point, np.shape(y)), Y)
-        found = unchanging("f_vjp", f_vjp, ["dY", *names], [dY, *given], named)
+        each_dY = dY if takes_each(f_vjp, f, x, dY) else (dY,)
+        own = names_of(f_vjp, len(each_dY))[1] if len(each_dY) > 1 else ["dY"]
+        found = unchanging("f_vjp", f_vjp, [*own, *names], [*each_dY, *given], named)
         found = found if isinstance(found, tuple | list) else (found,)
         if not len(given) <= len(found) <= max(len(given), parameters):
             raise AssertionError(f"f_vjp returns {len(found)} gradients for {len(given)} arguments")
@@ -36,7 +39,7 @@ def prove_vjp(f_vjp: Callable, f: Callable, x: tuple, constants: dict, seed: int
             if not fits(dx, argument):
                 raise AssertionError(f"{title} needs the fields {', '.join(argument._fields)}")
         titles, got = all_leaves(titles, found[: len(given)], given)
-        pairs = list(zip(parts(Y), parts(dY)))
+        pairs = [(y, dy) for y, dy in zip(parts(Y), parts(dY)) if y is not None]
         wanted = [_gradient(pairs, part) for part in all_leaves(names, moving, moving)[1]]
         return _named(titles, got), _named(titles, wanted)
 
@@ -61,11 +64,9 @@ def prove_jvp(
                                             all_leaves(names, dots, moving)[1])
                  if isinstance(a, ExactArray) and dot is not None]  # fmt: skip
         wanted = each(lambda y: tangent(y, pairs) if isinstance(y, ExactArray) else 0 * y, Y)
-        titles = [f"{name}_dot" for name in getattr(Y, "_fields", [f"Y{i}" for i in range(len(parts(Y)))])]
-        titles = titles if isinstance(Y, tuple) else ["Y_dot"]
-        if len(parts(found)) != len(parts(Y)):
-            raise AssertionError(f"f_jvp returns {len(parts(found))} tangents for {len(parts(Y))} outputs")
-        return _named(titles, parts(found)), _named(titles, parts(wanted))
+        names_of_parts, got = tangents(Y, found)
+        titles = [f"{name}_dot" for name in names_of_parts]
+        return _named(titles, got), _named(titles, parts(wanted))
 
     names = names_of(f, len(x))[1]
     judge = partial(_compared, run, f, x, constants)

@@ -32,6 +32,20 @@ def all_leaves(names: Sequence, x: Sequence, likes: Sequence) -> tuple[list, lis
     return [name for name, part in found], [part for name, part in found]
 
 
+def outputs(found: Any, Y: Any) -> tuple[list, list]:
+    """The parts of what belongs to the outputs Y of a function, with the names of those."""
+    if not isinstance(Y, tuple):
+        return ["Y"], [found]
+    return all_leaves(names_of_outputs(Y), found, Y)
+
+
+def names_of_outputs(Y: Any) -> list:
+    """The names of the parts of Y, or one."""
+    if not isinstance(Y, tuple):
+        return ["Y"]
+    return list(getattr(Y, "_fields", [f"Y{i}" for i in range(len(Y))]))
+
+
 def folded(parts: Sequence, likes: Sequence) -> list:
     """The parts as the fields of what they were taken from."""
     left = iter(parts)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnmath._leaves import all_leaves, fits, on_leaves
+from attnmath._leaves import all_leaves, fits, on_leaves, outputs
 from attnmath._step import (
     check_argument,
     check_shape,
@@ -83,14 +83,16 @@ class Problem:
         if dY is None:
             rng = np.random.default_rng(seed)
             return each(lambda y: random_like(y, rng), self.Y)
-        count = len(parts(self.Y))
-        if (
-            isinstance(self.Y, tuple) != isinstance(dY, tuple)
-            or len(parts(dY)) != count
-        ):
+        is_tuple, several = isinstance(dY, tuple), isinstance(self.Y, tuple)
+        count = len(self.Y) if several else 1
+        if is_tuple != several or several and len(dY) != count:
             needs = f"one entry for each output of f, {count}, in a tuple"
             raise ValueError(f"{self.caller}: dY needs {needs} if f returns a tuple")
-        for y, dy in zip(parts(self.Y), parts(dY)):
+        for y, dy in zip(*(x if several else (x,) for x in (self.Y, dY))):
+            if not fits(dy, y):
+                needs = f"the fields of f's output, {', '.join(y._fields)}"
+                raise ValueError(f"{self.caller}: dY needs {needs}")
+        for y, dy in zip(parts(self.Y), outputs(dY, self.Y)[1]):
             if dy is not None:
                 check_argument(self.caller, "dY", dy)
                 check_shape(self.caller, "dY", dy, np.shape(y), "f's output")
@@ -102,7 +104,8 @@ class Problem:
 
     def weights(self, dY: Any) -> np.ndarray:
         """dY in one vector; zeros for an output without a gradient."""
-        pairs = [(y, dy) for y, dy in zip(parts(self.Y), parts(dY)) if y is not None]
+        pairs = zip(parts(self.Y), outputs(dY, self.Y)[1])
+        pairs = [(y, dy) for y, dy in pairs if y is not None]
         return flat(tuple(0 * flat(y) if dy is None else dy for y, dy in pairs))
 
     def tangents(self, x_dot: Any, seed: int) -> list:
@@ -162,6 +165,13 @@ class Problem:
         h, f = STEP * self.height(k), self.at(k, self.x)
         ahead, behind = (flat(f(self.x[k] + s * direction)) for s in (h, -h))
         return (finite(ahead) - finite(behind)) / (2 * h)
+
+
+def takes_each(f_vjp: Callable, f: Callable, x: tuple, dY: Any) -> bool:
+    """Whether f_vjp takes the gradients of several outputs one by one, not in a tuple."""
+    if not isinstance(dY, tuple) or len(dY) == 1:
+        return False
+    return names_of(f_vjp, 0)[0] == len(dY) + max(names_of(f, 0)[0], len(x))
 
 
 def parameters_of(f: Callable) -> list[inspect.Parameter]:

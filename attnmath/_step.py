@@ -74,8 +74,10 @@ def each(function: Callable, y: Any) -> Any:
 
 
 def parts(y: Any) -> tuple:
-    """The outputs of a function, one or several."""
-    return y if isinstance(y, tuple) else (y,)
+    """The outputs of a function, one or several, also those in a tuple inside."""
+    if not isinstance(y, tuple):
+        return (y,)
+    return tuple(inside for part in y for inside in parts(part))
 
 
 def is_real(y: Any) -> bool:
