@@ -16,6 +16,7 @@ from attnmath.page._casts_conventions import CONVENTIONS
 from attnmath.page._casts_depth import DECODER, GAUGE, MERGED, STEP
 from attnmath.page._casts_examine import EXAMINE
 from attnmath.page._casts_heads import ABLATION, REMOVAL
+from attnmath.page._casts_jvp import FORWARD, SECOND_TANGENT
 from attnmath.page._casts_layer import CONCATENATION, GROUPED, LAYER, LINEAR, LINEAR_BATCH, SELF, empty_row
 from attnmath.page._casts_limits import BALL, FINITE, REACH
 from attnmath.page._casts_masks import DROPOUT, EQUAL, MASKS
@@ -192,6 +193,7 @@ CHAPTERS = {
     "bugs": (BUGS, DROPOUT),
     "conventions": CONVENTIONS,
     "examine": EXAMINE,
+    "jvp": (FORWARD, LAYER, SECOND_TANGENT),
     "source_merge": SCRATCHED,
     "comparisons": COMPARED,
     "source_sdpa": SOURCE_SDPA,
