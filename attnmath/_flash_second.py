@@ -1,0 +1,73 @@
+"""The double backward of one attention head, tile by tile."""
+
+from collections.abc import Iterator
+
+from attnmath._arrays import (
+    Array,
+    Scalar,
+    T,
+    exp,
+    nonzero,
+    plus,
+    rowsum,
+    shift,
+    sum_to,
+    times,
+)
+from attnmath._flash import forward_jvp
+from attnmath._second import SecondGradients
+from attnmath._tile_arguments import tiled
+from attnmath._tile_arrays import added, tiles
+
+
+def flash_attention_vjp_vjp(
+    Q_dot: Array | None, K_dot: Array | None, V_dot: Array | None,
+    B_dot: Array | None, gamma_dot: Scalar | None,
+    dO: Array, Q: Array, K: Array, V: Array,
+    B: Array | None = None, gamma: Scalar | None = None,
+    *, R: Array | None = None, tile: int | tuple[int, int] = (64, 64),
+) -> SecondGradients:
+    """The double backward, in two passes over the tiles: one of tangents, one of gradients.
+
+    Q_dot (..., n, d_k), K_dot (..., m, d_k), V_dot (..., m, d_v), B_dot (..., n, m),
+    gamma_dot (), then the arguments of flash_attention_vjp
+    -> O_dot, dQ_dot, dK_dot, dV_dot, dB_dot, dgamma_dot, each of the shape of its argument
+
+    What arrives for dQ acts as a tangent of Q, and so on; None is zero. The same as
+    attention_vjp_vjp, in the memory of flash_attention.
+    Derived in chapters/flash.md, eq:flash_attention_vjp_vjp.
+    """
+    dots = dict(Q_dot=Q_dot, K_dot=K_dot, V_dot=V_dot, B_dot=B_dot, gamma_dot=gamma_dot)
+    tile, Q, K, V, B, gamma, R, dO, *dots = tiled(
+        "flash_attention_vjp_vjp", tile, Q, K, V, B, gamma, R, dO=dO, **dots
+    )
+    Q_dot, K_dot, V_dot, B_dot, gamma_dot = dots
+    keys, pairs = (K, V, K_dot, V_dot), (B, gamma, R, B_dot, gamma_dot)
+    c, s, N, M, U = forward_jvp(tile, (Q, Q_dot), keys, pairs)
+    mu = M / nonzero(s)
+    O_dot = (U - mu * N) / nonzero(s)
+    D = rowsum(dO * N / nonzero(s))
+    D_dot = rowsum(dO * O_dot)
+    rows = Q, Q_dot, dO, c, s, mu, D, D_dot
+    parts = (_vjp_dot(*x) for x in tiles(tile, rows, keys, pairs))
+    return SecondGradients(O_dot, *added(parts, tile, (Q,), (K, V), (B, gamma)))
+
+
+def _vjp_dot(
+    Q: Array, Q_dot: Array, dO: Array, c: Array, s: Array, mu: Array, D: Array, D_dot: Array,
+    K: Array, V: Array, K_dot: Array, V_dot: Array,
+    B: Array | None, gamma: Scalar, R: Array | None, B_dot: Array | int, gamma_dot: Scalar,
+) -> Iterator:
+    """What a tile adds to the tangent of each gradient."""
+    S, S_dot = Q @ T(K), Q_dot @ T(K) + Q @ T(K_dot)
+    A_dot = gamma * S_dot + gamma_dot * S + B_dot
+    P = exp(shift(plus(gamma * S, B), c)) / nonzero(s)
+    P_dot = P * (A_dot - mu)
+    dP, dP_dot = times(dO @ T(V), R), times(dO @ T(V_dot), R)
+    dA, dA_dot = P * (dP - D), P_dot * (dP - D) + P * (dP_dot - D_dot)
+    dQ_dot = (gamma * dA_dot + gamma_dot * dA) @ K + gamma * dA @ K_dot
+    dK_dot = T(gamma * dA_dot + gamma_dot * dA) @ Q + T(gamma * dA) @ Q_dot
+    dV_dot = T(times(P_dot, R)) @ dO
+    dgamma_dot = dA_dot * S + dA * S_dot
+    found = dQ_dot, dK_dot, dV_dot, dA_dot, dgamma_dot
+    return map(sum_to, found, (Q, K, V, B, gamma))
