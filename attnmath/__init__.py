@@ -30,6 +30,12 @@ from attnmath._dropout import (
     dropout_attention_vjp,
     dropout_mask,
 )
+from attnmath._flash import (
+    flash_attention,
+    flash_attention_jvp,
+    flash_attention_vjp,
+)
+from attnmath._flash_second import flash_attention_vjp_vjp
 from attnmath._heads import (
     Weights,
     multihead,
@@ -54,7 +60,10 @@ from attnmath._masks import (
     padding_mask,
     window_mask,
 )
+from attnmath._merge import merge, merge_jvp, merge_vjp
 from attnmath._projections import linear, linear_jvp, linear_vjp
+from attnmath._second import attention_hvp, attention_vjp_vjp
+from attnmath._second_layer import multihead_hvp
 from attnmath._softmax import (
     log_softmax,
     log_softmax_jvp,
@@ -81,9 +90,11 @@ __all__ = [
     "NotAlgebraic",
     "Weights",
     "attention",
+    "attention_hvp",
     "attention_jvp",
     "attention_map",
     "attention_vjp",
+    "attention_vjp_vjp",
     "bias",
     "bias_from_multihead",
     "causal_mask",
@@ -100,6 +111,10 @@ __all__ = [
     "dropout_mask",
     "examine",
     "examine_layer",
+    "flash_attention",
+    "flash_attention_jvp",
+    "flash_attention_vjp",
+    "flash_attention_vjp_vjp",
     "jacobians",
     "layer_norm",
     "layer_norm_jvp",
@@ -113,10 +128,14 @@ __all__ = [
     "logsumexp",
     "logsumexp_jvp",
     "logsumexp_vjp",
+    "merge",
+    "merge_jvp",
+    "merge_vjp",
     "mlp",
     "mlp_jvp",
     "mlp_vjp",
     "multihead",
+    "multihead_hvp",
     "multihead_jvp",
     "multihead_map",
     "multihead_vjp",

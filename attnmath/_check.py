@@ -122,12 +122,12 @@ def _check_along(
     size = sum(abs(J) @ abs(v) for J, v in terms)
     moves = sum(_largest(abs(flat(dots[k]))) / problem.height(k) for k in ks)
     Y = finite(flat(problem.Y))
-    for name, got, part in each_tangent(problem, Y_dot, along):
+    for name, got, part, whole in each_tangent(problem, Y_dot, along):
         if len(ks) == 1:
             problem.check_analytic(ks[0])
         error = abs(got.ravel() - want[part])
-        level = _largest(abs(Y[part])) * moves
-        allowed = ROUNDINGS * UNIT_ROUNDOFF * max(_largest(size[part]), level)
+        level = _largest(abs(Y[whole])) * moves
+        allowed = ROUNDINGS * UNIT_ROUNDOFF * max(_largest(size[whole]), level)
         if _largest(error) > allowed:
             wobble = sum(problem.wobble(k)[part] @ abs(flat(dots[k])) for k in ks)
             allowed = max(allowed, CONDITION * _largest(wobble))

@@ -25,15 +25,24 @@ def tangents(Y: Any, Y_dot: Any) -> tuple[list, list]:
 
 
 def each_tangent(problem: Problem, Y_dot: Any, along: str) -> list:
-    """Name, values and place among all outputs of each part of Y_dot."""
+    """Name, values and place of each part of Y_dot, and of the whole output that it is in."""
     out, start = [], 0
     names, found = tangents(problem.Y, Y_dot)
     for name, y, y_dot in zip(names, parts(problem.Y), found):
         if y is not None:
             got = values(f"{name}_dot{along}", y_dot, np.shape(y), name)
-            out.append((f"{name}_dot{along}", got, slice(start, start + got.size)))
+            out.append((name, got, slice(start, start + got.size)))
             start += got.size
-    return out
+    wholes: dict = {}
+    for name, _, part in out:
+        first = wholes.get(output_of(name), part)
+        wholes[output_of(name)] = slice(first.start, part.stop)
+    return [(f"{name}_dot{along}", got, part, wholes[output_of(name)]) for name, got, part in out]
+
+
+def output_of(name: str) -> str:
+    """The name of the output that a field is in: dW of dW.b_K."""
+    return name.partition(".")[0]
 
 
 def sentence(name: str, error: np.ndarray, shape: tuple, allowed: float) -> str:
