@@ -21,12 +21,21 @@ from attnmath._arrays import (
 from attnmath._attention import AttentionGradients
 from attnmath._merge import FlashOutput, FlashTangents
 from attnmath._tile_arguments import tiled
-from attnmath._tile_arrays import added, fold, larger, peak, strips, tiles, together
+from attnmath._tile_arrays import (
+    Tile,
+    added,
+    fold,
+    larger,
+    peak,
+    strips,
+    tiles,
+    together,
+)
 
 
 def flash_attention(
     Q: Array, K: Array, V: Array, B: Array | None = None, gamma: Scalar | None = None,
-    *, R: Array | None = None, tile: int | tuple[int, int] = (64, 64), with_L: bool = False,
+    *, R: Array | None = None, tile: Tile = (64, 64), with_L: bool = False,
 ) -> Array | FlashOutput:
     """The output of a head, from one tile of its scores after the other.
 
@@ -48,8 +57,7 @@ def flash_attention(
 def flash_attention_vjp(
     dO: Array, Q: Array, K: Array, V: Array,
     B: Array | None = None, gamma: Scalar | None = None,
-    *, dL: Array | None = None, R: Array | None = None,
-    tile: int | tuple[int, int] = (64, 64),
+    *, dL: Array | None = None, R: Array | None = None, tile: Tile = (64, 64),
 ) -> AttentionGradients:
     """The gradients of the loss in all inputs of a head, from one tile after the other.
 
@@ -75,7 +83,7 @@ def flash_attention_jvp(
     B_dot: Array | None, gamma_dot: Scalar | None,
     Q: Array, K: Array, V: Array,
     B: Array | None = None, gamma: Scalar | None = None,
-    *, R: Array | None = None, tile: int | tuple[int, int] = (64, 64), with_L: bool = False,
+    *, R: Array | None = None, tile: Tile = (64, 64), with_L: bool = False,
 ) -> Array | FlashTangents:
     """The tangent of the output of a head, in one pass over the tiles.
 
@@ -100,9 +108,10 @@ def flash_attention_jvp(
 
 
 def forward(tile: tuple, rows: tuple, keys: tuple, pairs: tuple) -> tuple:
-    """Of each query the largest score c, and with it the sums s of weights, N of values."""
+    """Of each query the largest score c, the sum s of weights, the sum N of values."""
     return together(
-        fold(united, (_sums(*x) for x in strip)) for strip in strips(tile, rows, keys, pairs)
+        fold(united, (_sums(*x) for x in strip))
+        for strip in strips(tile, rows, keys, pairs)
     )
 
 
@@ -125,7 +134,7 @@ def united(x: tuple, y: tuple) -> tuple:
 def _sums(
     Q: Array, K: Array, V: Array, B: Array | None, gamma: Scalar, R: Array | None
 ) -> tuple:
-    """The largest score of each query in a tile, and the sums of weights and of values."""
+    """The largest score of each query in a tile, the sums of weights and of values."""
     A = plus(gamma * (Q @ T(K)), B)
     c = peak(A)
     E = exp(shift(A, c))
@@ -134,15 +143,17 @@ def _sums(
 
 def _sums_jvp(
     Q: Array, Q_dot: Array, K: Array, V: Array, K_dot: Array, V_dot: Array,
-    B: Array | None, gamma: Scalar, R: Array | None, B_dot: Array | int, gamma_dot: Scalar,
+    B: Array | None, gamma: Scalar, R: Array | None,
+    B_dot: Array | int, gamma_dot: Scalar,
 ) -> tuple:
-    """The same, and what the tangents need: sums of score tangents, of weighted values."""
+    """The same, and the sums that the tangents are made of."""
     A = plus(gamma * (Q @ T(K)), B)
     A_dot = gamma * (Q_dot @ T(K) + Q @ T(K_dot)) + gamma_dot * (Q @ T(K)) + B_dot
     c = peak(A)
     E = exp(shift(A, c))
     F = E * A_dot
-    return c, rowsum(E), times(E, R) @ V, rowsum(F), times(F, R) @ V + times(E, R) @ V_dot
+    U = times(F, R) @ V + times(E, R) @ V_dot
+    return c, rowsum(E), times(E, R) @ V, rowsum(F), U
 
 
 def _vjp(

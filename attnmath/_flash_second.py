@@ -17,7 +17,7 @@ from attnmath._arrays import (
 from attnmath._flash import forward_jvp
 from attnmath._second import SecondGradients
 from attnmath._tile_arguments import tiled
-from attnmath._tile_arrays import added, tiles
+from attnmath._tile_arrays import Tile, added, tiles
 
 
 def flash_attention_vjp_vjp(
@@ -25,16 +25,17 @@ def flash_attention_vjp_vjp(
     B_dot: Array | None, gamma_dot: Scalar | None,
     dO: Array, Q: Array, K: Array, V: Array,
     B: Array | None = None, gamma: Scalar | None = None,
-    *, R: Array | None = None, tile: int | tuple[int, int] = (64, 64),
+    *, R: Array | None = None, tile: Tile = (64, 64),
 ) -> SecondGradients:
-    """The double backward, in two passes over the tiles: one of tangents, one of gradients.
+    """The double backward in two passes over the tiles, of tangents and of gradients.
 
     Q_dot (..., n, d_k), K_dot (..., m, d_k), V_dot (..., m, d_v), B_dot (..., n, m),
     gamma_dot (), then the arguments of flash_attention_vjp
-    -> O_dot, dQ_dot, dK_dot, dV_dot, dB_dot, dgamma_dot, each of the shape of its argument
+    -> O_dot, dQ_dot, dK_dot, dV_dot, dB_dot, dgamma_dot
 
-    What arrives for dQ acts as a tangent of Q, and so on; None is zero. The same as
-    attention_vjp_vjp, in the memory of flash_attention.
+    What arrives for dQ acts as a tangent of Q, and so on; None is zero. Each result has
+    the shape of its argument. The same as attention_vjp_vjp, in the memory of
+    flash_attention.
     Derived in chapters/flash.md, eq:flash_attention_vjp_vjp.
     """
     dots = dict(Q_dot=Q_dot, K_dot=K_dot, V_dot=V_dot, B_dot=B_dot, gamma_dot=gamma_dot)
@@ -54,15 +55,16 @@ def flash_attention_vjp_vjp(
 
 
 def _vjp_dot(
-    Q: Array, Q_dot: Array, dO: Array, c: Array, s: Array, mu: Array, D: Array, D_dot: Array,
+    Q: Array, Q_dot: Array, dO: Array,
+    c: Array, s: Array, mu: Array, D: Array, D_dot: Array,
     K: Array, V: Array, K_dot: Array, V_dot: Array,
-    B: Array | None, gamma: Scalar, R: Array | None, B_dot: Array | int, gamma_dot: Scalar,
+    B: Array | None, gamma: Scalar, R: Array | None,
+    B_dot: Array | int, gamma_dot: Scalar,
 ) -> Iterator:
     """What a tile adds to the tangent of each gradient."""
     S, S_dot = Q @ T(K), Q_dot @ T(K) + Q @ T(K_dot)
-    A_dot = gamma * S_dot + gamma_dot * S + B_dot
     P = exp(shift(plus(gamma * S, B), c)) / nonzero(s)
-    P_dot = P * (A_dot - mu)
+    P_dot = P * (gamma * S_dot + gamma_dot * S + B_dot - mu)
     dP, dP_dot = times(dO @ T(V), R), times(dO @ T(V_dot), R)
     dA, dA_dot = P * (dP - D), P_dot * (dP - D) + P * (dP_dot - D_dot)
     dQ_dot = (gamma * dA_dot + gamma_dot * dA) @ K + gamma * dA @ K_dot

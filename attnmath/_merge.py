@@ -48,9 +48,9 @@ def merge(O_a: Array, L_a: Array, O_b: Array, L_b: Array) -> FlashOutput:
     O_a (..., n, d_v), L_a (..., n), O_b (..., n, d_v), L_b (..., n)
     -> O (..., n, d_v), L (..., n)
 
-    A query without a key has L = -inf and O = 0, which changes nothing. Raises TypeError
-    unless all are floating-point arrays of one library and one precision, ValueError
-    for a wrong shape, and for NaN or +inf in L_a or L_b.
+    A query without a key has L = -inf and O = 0, which changes nothing. Raises
+    TypeError unless all are floating-point arrays of one library and one precision,
+    ValueError for a wrong shape, and for NaN or +inf in L_a or L_b.
     Derived in chapters/flash.md, eq:merge.
     """
     O_a, L_a, O_b, L_b = two_parts("merge", O_a, L_a, O_b, L_b)
@@ -69,7 +69,9 @@ def merge_vjp(
     What has L = -inf passes nothing back. Errors as for merge.
     Derived in chapters/flash.md, eq:merge_vjp.
     """
-    O_a, L_a, O_b, L_b, dO, dL = two_parts("merge_vjp", O_a, L_a, O_b, L_b, dO=dO, dL=dL)
+    O_a, L_a, O_b, L_b, dO, dL = two_parts(
+        "merge_vjp", O_a, L_a, O_b, L_b, dO=dO, dL=dL
+    )
     w_a, w_b, L = _weights(L_a, L_b)
     O = w_a * O_a + w_b * O_b
     dL_a = w_a * (rowsum(dO * (O_a - O)) + column(dL))
@@ -78,13 +80,14 @@ def merge_vjp(
 
 
 def merge_jvp(
-    O_a_dot: Array | None, L_a_dot: Array | None, O_b_dot: Array | None, L_b_dot: Array | None,
+    O_a_dot: Array | None, L_a_dot: Array | None,
+    O_b_dot: Array | None, L_b_dot: Array | None,
     O_a: Array, L_a: Array, O_b: Array, L_b: Array,
 ) -> FlashTangents:
     """The tangents of both results, from those of all that is merged.
 
-    O_a_dot (..., n, d_v), L_a_dot (..., n), O_b_dot (..., n, d_v), L_b_dot (..., n), then
-    the arguments of merge -> O_dot (..., n, d_v), L_dot (..., n)
+    O_a_dot (..., n, d_v), L_a_dot (..., n), O_b_dot (..., n, d_v), L_b_dot (..., n),
+    then the arguments of merge -> O_dot (..., n, d_v), L_dot (..., n)
 
     A tangent has the shape of its argument; None is zero. What has L = -inf does not
     move. Errors as for merge.

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from attnmath._arrays import Array, Scalar, constant, namespace, real, rowsum, shape
 
 ALL = slice(None)
+Tile = int | tuple[int, int]  # how many queries and keys; one number for both
 
 
 def tiles(size: tuple, rows: tuple, keys: tuple, pairs: tuple) -> Iterator[tuple]:

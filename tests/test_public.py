@@ -14,7 +14,7 @@ import attnmath
 
 PACKAGE = Path(attnmath.__file__).parent
 FORMULAS = ("_softmax", "_attention", "_projections", "_heads", "_inputs", "_blocks", "_dropout",
-            "_jacobians")
+            "_jacobians", "_second", "_second_layer", "_flash", "_flash_second", "_merge")
 CHAPTER = {"attention": "attention_map", "attention_map": "attention_map", "attention_vjp": "attention",
            "attention_jvp": "attention", "complex_step": "checking", "check_vjp": "checking",
            "check_jvp": "checking", "prove": "proved", "examine": "examine", "examine_layer": "examine",
@@ -27,9 +27,12 @@ CHAPTER = {"attention": "attention_map", "attention_map": "attention_map", "atte
                             "bias_from_multihead"), "masks"),
            **dict.fromkeys(("jacobians", "self_attention_jacobian"), "jacobians"),
            **{"dropout_" + name: "dropout" for name in ("mask", "attention", "attention_vjp", "attention_jvp")},
+           **dict.fromkeys(("attention_hvp", "attention_vjp_vjp", "multihead_hvp"), "second"),
+           **dict.fromkeys(("flash_attention", "flash_attention_vjp", "flash_attention_jvp", "flash_attention_vjp_vjp",
+                            "merge", "merge_vjp", "merge_jvp"), "flash"),
            }  # fmt: skip
 FUNCTIONS = [name for name in attnmath.__all__ if not inspect.isclass(getattr(attnmath, name))]
-ARGUMENTS = (r"\b(scores|head|projection|layer|norm|entries|network|targets|draws|dict)\("
+ARGUMENTS = (r"\b(scores|head|projection|layer|norm|entries|network|targets|draws|tiled|two_parts|dict)\("
              r"|= dots$|^found = ")  # lines that only check and name
 functions = pytest.mark.parametrize("name", FUNCTIONS)
 
@@ -62,13 +65,20 @@ def test_dependencies_point_one_way():
         "_blocks": {"_arrays", "_block_arguments", "_projections", "_softmax"},
         "_mask_arguments": {"_arguments", "_arrays"}, "_masks": {"_arrays", "_mask_arguments"},
         "_dropout": {"_arguments", "_arrays", "_attention", "_softmax"},
+        "_second": {"_arguments", "_arrays", "_dropout", "_softmax"},
+        "_second_layer": {"_arrays", "_heads", "_layer_arguments", "_layer_arrays", "_second"},
+        "_tile_arrays": {"_arrays"}, "_tile_arguments": {"_arguments", "_arrays", "_mask_arguments"},
+        "_merge": {"_arrays", "_tile_arguments", "_tile_arrays"},
+        "_flash": {"_arrays", "_attention", "_merge", "_tile_arguments", "_tile_arrays"},
+        "_flash_second": {"_arrays", "_flash", "_second", "_tile_arguments", "_tile_arrays"},
         "_additive": {"_arrays", "_softmax"}, "_comparisons": {"_arrays", "_layer_arrays", "_projections"},
         "_training": {"_blocks", "_heads", "_inputs", "_masks", "_projections"},
         "_sequences": {"_blocks", "_training"}, "_twin": {"_sequences", "_training", "torch"},
         "_reading_heads": {"_arrays", "_heads", "_layer_arrays"},
         "_lipschitz": {"_attention"},
         "_step": {"_tolerance"}, "_leaves": set(), "_problem": {"_leaves", "_step", "_tolerance"},
-        "_check": {"_exact_check", "_leaves", "_problem", "_proof", "_step", "_tolerance"},
+        "_returned": {"_leaves", "_problem", "_step"},
+        "_check": {"_exact_check", "_leaves", "_problem", "_proof", "_returned", "_step", "_tolerance"},
         "_primes": set(), "_radicands": {"_primes"}, "_algebraic": set(), "_infinity": {"_algebraic"},
         "_entries": {"_algebraic"}, "_numbers": {"_algebraic", "_entries", "_primes"},
         "_unknowns": {"_algebraic", "_infinity", "_numbers", "_primes"},
@@ -82,7 +92,7 @@ def test_dependencies_point_one_way():
         "_prove": {"_algebraic", "_compare", "_exact_arrays", "_exact_functions", "_exact_linalg", "_leaves",
                    "_point", "_proof", "_step"},
         "_exact_check": {"_algebraic", "_compare", "_exact_arrays", "_graph", "_leaves", "_numbers", "_point",
-                         "_problem", "_proof", "_prove", "_step"},
+                         "_problem", "_proof", "_prove", "_returned", "_step"},
         "_roundoff": {"_arrays"}, "_rounded_heads": {"_attention", "_roundoff"},
         "_rounding_steps": {"_arguments", "_arrays", "_roundoff"},
     }  # fmt: skip
@@ -90,13 +100,13 @@ def test_dependencies_point_one_way():
 
 @pytest.mark.parametrize("module", FORMULAS)
 def test_formulas_call_the_vocabulary_and_each_other_only(module):
-    assert {i for i in imports(module) if not i.startswith("attnmath.")} <= {"typing"}
+    assert {i for i in imports(module) if not i.startswith("attnmath.")} <= {"typing", "collections.abc"}
     tree = ast.parse((PACKAGE / f"{module}.py").read_text("utf-8"))
     calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
     assert all(isinstance(call, ast.Name) for call in calls)
     words = {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     words |= {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    assert {call.id for call in calls} <= words | {"dict", "map"}
+    assert {call.id for call in calls} <= words | {"dict", "map", "zip"}
 
 
 @pytest.mark.parametrize("module", FORMULAS)
@@ -162,8 +172,12 @@ def test_one_signature_for_every_derivative(name):
     if name.startswith("check_") or not name.endswith(("_vjp", "_jvp")):
         return
     forward = positional(name[:-4])
-    if name.endswith("_vjp"):
-        assert parameters[0].startswith("d") and parameters[1:] == forward
+    if name.endswith("_vjp_vjp"):  # what arrives for dX acts as a tangent of X
+        gradients = forward[1:]
+        assert parameters == [f"{x}_dot" for x in gradients] + forward
+    elif name.endswith("_vjp"):
+        outputs = parameters[: len(parameters) - len(forward)]
+        assert outputs and all(x.startswith("d") for x in outputs) and parameters[len(outputs):] == forward
     else:
         assert parameters == [f"{x}_dot" for x in forward] + forward
 
@@ -181,7 +195,8 @@ OWN = {  # what has other shapes in the functions of this name
     "mlp": dict(X=(2, 4, 3), W_U=(3, 5), b_U=(5,), W_D=(5, 3), b_D=(3,), dY=(2, 4, 3)),
     "cross_entropy": dict(E=(4, 5), dloss=()),
     "dropout_mask": dict(U=(4, 5), rho=()),
-    "dropout_attention": dict(R=(4, 5)),
+    "attention": dict(R=(4, 5)), "dropout_attention": dict(R=(4, 5)), "flash_attention": dict(R=(4, 5), dL=(2, 4), tile=(3, 2), with_L=True),
+    "merge": dict(O_a=(2, 4, 3), L_a=(2, 4), O_b=(2, 4, 3), L_b=(2, 4), dO=(2, 4, 3), dL=(2, 4)),
 }  # fmt: skip
 MASKS = {  # whole numbers and booleans
     "causal_mask": dict(n=4, m=5), "window_mask": dict(n=4, m=5, w=2),
@@ -202,9 +217,10 @@ def arguments(name):
             return shape._make(map(made, shape))
         return None if shape is None else rng.normal(size=shape)
 
-    shapes = SHAPES | OWN.get(re.sub("_(map|vjp|jvp|jacobian)$", "", name), {})
+    shapes = SHAPES | OWN.get(re.sub("_(map|vjp|jvp|hvp|vjp_vjp|jacobian)$", "", name), {})
     parameters = inspect.signature(getattr(attnmath, name)).parameters
-    x = {p: made(shapes[p.removesuffix("_dot")]) for p in parameters if p != "given"}
+    x = {p: shapes[p] if p in ("tile", "with_L") else made(shapes[p.removesuffix("_dot")])
+         for p in parameters if p != "given"}  # fmt: skip
     for p in x.keys() & {"A", "B"}:
         x[p][1] = x[p][0, 2] = -np.inf
     for p in x.keys() & {"R", "epsilon"}:
