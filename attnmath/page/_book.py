@@ -123,5 +123,5 @@ class Book:
         names = {n.args for n in nodes if n.kind == "name"}
         plain = (loss_gradient(n, loss) for n in nodes if n.kind == "partial")
         names |= {n.args for found in plain if found for n in found.walk() if n.kind == "name"}
-        named = {rows.get(letter, letter) for prefix, letter in names if prefix == "d"}
+        named = {rows.get(letter, letter) for prefix, letter in names if prefix in ("d", "dotd")}
         return tuple(o for o in cast.outputs if o in named)

@@ -55,9 +55,15 @@ class Cast:
     constants: tuple = ()  # letters that never move: no tangent, no gradient
     readings: tuple = ()  # sizes that equal another one in a setting: a letter read in two ways
     loss: str = ""  # a name for the loss, where derivatives are written with ∂
+    has_second: bool = False  # the tangents of gradients are letters of this cast
+    moving: tuple = ()  # outputs whose gradients move; those of the others are held still
 
     def knows(self, letter: str) -> bool:
         return letter in self.letters or letter in self.rows or letter == self.loss != ""
+
+    def moves(self, letter: str) -> bool:
+        """Whether the gradient of a letter has a tangent."""
+        return self.has_second and (letter in self.moving or letter not in self.outputs)
 
     def axes(self, prefix: str, letter: str, at: int | None = None) -> tuple:
         """The axes that a letter's subscripts consume, from the left."""
@@ -66,6 +72,8 @@ class Cast:
         spec = self.letters.get(self.rows.get(letter, letter))
         if spec is None:
             raise PageError("letter", f"{letter} is not in the cast {self.name!r}", at)
+        if prefix == "dotd" and not self.moves(self.rows.get(letter, letter)):
+            raise PageError("letter", f"the tangent of d{letter} is not in the cast {self.name!r}", at)
         return tuple(axis for axis in spec.axes if axis != "1")
 
 

@@ -9,13 +9,15 @@ from attnmath._algebraic import NotAlgebraic
 from attnmath._exact_arrays import ExactArray, each, exact, letters
 from attnmath._graph import backward, bare, forward, made_of, tracked
 from attnmath._point import Point
+from attnmath.page._carried import Carried
 from attnmath.page._cast import Cast, Setting
+from attnmath.page._dual import Dual, parts, together
+from attnmath.page._dual import each as both
 from attnmath.page._evaluate import Frame
 from attnmath.page._nodes import Inexact, Node
-from attnmath.page._scene import Scene
 
 
-class ExactScene(Scene):
+class ExactScene(Carried):
     """Derivatives by the rules of sums, products, quotients and exponentials, without rounding."""
 
     def __init__(self, cast: Cast, setting: Setting, definitions: dict, point: Point):
@@ -33,16 +35,16 @@ class ExactScene(Scene):
         return letters(self.point, self.shape(letter))
 
     def array(self, x: Any) -> Any:
-        return x if isinstance(x, ExactArray) else exact(np.asarray(x), self.point)
+        return x if isinstance(x, ExactArray | Dual) else exact(np.asarray(x), self.point)
 
     def own(self, x: Any) -> Any:
-        return bare(self.array(x))
+        return both(bare, self.array(x))
 
     def stack(self, parts: list) -> Any:
-        return self.array(np.stack([np.asarray(part) for part in parts]))
+        return both(self.array, together(lambda arrays: np.stack([np.asarray(x) for x in arrays]), parts))
 
     def tracked(self, value: Any) -> Any:
-        return tracked(self.array(value))
+        return both(tracked, self.array(value))
 
     def magnitude(self, array: Any, shape: tuple) -> np.ndarray:
         return np.zeros(shape)
@@ -53,32 +55,39 @@ class ExactScene(Scene):
             return x
         key = ("seen", id(x))
         if key not in self.cache:
-            self.cache[key] = (x, bare(x))  # which keeps the id in use
+            self.cache[key] = (x, both(bare, x))  # which keeps the id in use
         return self.cache[key][1]
 
     def gradient(self, letter: str) -> Any:
         key = ("slopes of the loss", self.outputs)
         if key not in self.cache:
-            pairs = [pair for k in self.outputs for pair in self._paired_entries(k)]
-            self.cache[key] = backward(pairs, made_of(y for y, _ in pairs))
-        found = self.cache[key]
-        return each(lambda x: found.get(id(x), self.point.zero), self.env[letter])
+            losses = [[(y, dy) for y, dy in pairs if y.slopes is not None] for pairs in self._losses()]
+            self.cache[key] = [backward(pairs, made_of(y for y, _ in pairs)) for pairs in losses]
+        entries = values(self.env[letter])[0]
+        found = [each(lambda x, f=f: f.get(id(x), self.point.zero), entries) for f in self.cache[key]]
+        return Dual(*found) if self.is_moved else found[0]
 
-    def _paired_entries(self, output: str) -> list:
-        both = zip(np.asarray(self.env[output]).flat, self.own(self.cotangents[output]).flat)
-        return [(y, dy) for y, dy in both if y.slopes is not None]
+    def _losses(self) -> list:
+        """The entries of the outputs, each with its factor in the loss; in the loss's tangent."""
+        loss, moved = [], []
+        for k in self.outputs:
+            y, dy = values(self.env[k]), values(self.own(self.cotangents[k]))
+            loss += zip(y[0].flat, dy[0].flat)
+            if self.is_moved:
+                moved += [*zip(y[1].flat, dy[0].flat), *zip(y[0].flat, dy[1].flat)]
+        return [loss, moved] if self.is_moved else [loss]
 
     def tangent(self, letter: str) -> Any:
         if "tangents" not in self.cache:
-            roots = [x for value in self.env.values() for x in np.asarray(value).flat]
+            roots = [x for letter in self.env.values() for part in values(letter) for x in part.flat]
             seeds = {
                 id(x): dot
                 for k in self.primals
-                for x, dot in zip(np.asarray(self.env[k]).flat, self.own(self.tangents[k]).flat)
+                for x, dot in zip(values(self.env[k])[0].flat, self.own(self.tangents[k]).flat)
             }
             self.cache["tangents"] = forward(made_of(x for x in roots if x.slopes is not None), seeds)
         found = self.cache["tangents"]
-        return each(lambda x: found.get(id(x), self.point.zero), self.env[letter])
+        return both(lambda part: each(lambda x: found.get(id(x), self.point.zero), part), self.env[letter])
 
     def slopes(self, frame: Frame, numerator: Node, letter: str, entries: list) -> Any:
         moved = frame.elsewhere(self.view(self.env), letter)
@@ -93,6 +102,11 @@ class ExactScene(Scene):
         """The derivative of a number by each entry of a letter."""
         found = {} if y.slopes is None else backward([(y, self.point.one)], made_of([y]))
         return each(lambda x: found.get(id(x), self.point.zero), self.env[letter])
+
+
+def values(x: Any) -> list:
+    """The numbers of an array; those of the value and those of the tangent, if it carries one."""
+    return [np.asarray(part) for part in (parts(x) if isinstance(x, Dual) else (x,))]
 
 
 def roomy(cast: Cast, setting: Setting) -> Setting:

@@ -1,9 +1,12 @@
 """Two oracles that share no line of differentiation, and one that knows no fact at all."""
 
+from copy import copy
 from math import prod
 
 import numpy as np
 
+from attnmath.page._carried import Carried
+from attnmath.page._dual import Dual, together
 from attnmath.page._evaluate import Frame
 from attnmath.page._nodes import Node, PageError
 from attnmath.page._scene import Scene
@@ -13,13 +16,15 @@ from attnmath.page._values import Value, magnitude, plain
 STEP = 1e-30  # of the complex step: no difference is taken, so it can be this small
 
 
-class NumPyScene(Scene):
-    """Derivatives by the complex step: Im f(x + ih e) / h."""
+class NumPyScene(Carried):
+    """Derivatives by the complex step: Im f(x + ih e) / h; those of gradients by tangents beside."""
 
     def array(self, x) -> np.ndarray:
-        return np.asarray(x, dtype=float)
+        return x if isinstance(x, Dual) else np.asarray(x, dtype=float)
 
     def stack(self, parts: list) -> np.ndarray:
+        if any(isinstance(part, Dual) for part in parts):
+            return together(np.stack, parts, axis=-3)
         return np.stack(np.broadcast_arrays(*parts), axis=-3)
 
     def bumped(self, letter: str) -> dict:
@@ -37,7 +42,7 @@ class NumPyScene(Scene):
         for output in self.outputs:
             moved = env[output].imag * self.cotangents[output]
             axes = tuple(range(-self.cotangents[output].ndim, 0))
-            out += np.sum(moved, axis=axes) / STEP
+            out = out + moved.sum(axis=axes) / STEP
         return out.reshape(self.shape(letter))
 
     def tangent(self, letter: str) -> np.ndarray:
@@ -71,7 +76,7 @@ class TorchScene(Scene):
         }
 
     def array(self, x):
-        return self.own(x) if self.is_view else np.asarray(x, dtype=float)
+        return self.own(x) if self.is_view or self.is_moved else np.asarray(x, dtype=float)
 
     def own(self, x):
         if isinstance(x, self.torch.Tensor):
@@ -80,7 +85,7 @@ class TorchScene(Scene):
 
     def seen(self, prefix: str, letter: str):
         x = self.letter(prefix, letter)
-        if self.is_view:
+        if self.is_view or self.is_moved:
             return self.own(x)
         key = ("seen", id(x))
         if key not in self.cache:
@@ -98,18 +103,21 @@ class TorchScene(Scene):
     def gradient(self, letter: str):
         pairs = ((self.own(self.cotangents[k]), self.env[k]) for k in self.outputs)
         loss = sum((dy * y).sum() for dy, y in pairs)
-        return self.torch.autograd.grad(loss, self.env[letter], retain_graph=True)[0]
+        return self._grad(loss, self.env[letter], create_graph=self.is_moved, allow_unused=False)[0]
+
+    def _grad(self, loss, by, **options) -> tuple:
+        options = {"retain_graph": True, "allow_unused": True} | options
+        return self.torch.autograd.grad(loss, by, **options)
 
     def tangent(self, letter: str):
         """J ẋ by two reverse sweeps: Jᵀv is linear in v, and its derivative pairs with ẋ."""
         if "tangents" not in self.cache:
-            grad = self.torch.autograd.grad
             v = {k: self.torch.zeros_like(y).requires_grad_() for k, y in self.env.items()}
             total = sum((v[k] * y).sum() for k, y in self.env.items())
             names = list(self.primals)
-            back = grad(total, [self.primals[k] for k in names], create_graph=True)
+            back = self._grad(total, [self.primals[k] for k in names], create_graph=True)
             pair = sum((g * self.own(self.tangents[k])).sum() for k, g in zip(names, back))
-            forward = grad(pair, list(v.values()), allow_unused=True)
+            forward = self._grad(pair, list(v.values()), create_graph=self.is_moved)
             moved = (self.torch.zeros_like(v[k]) if x is None else x for k, x in zip(v, forward))
             self.cache["tangents"] = dict(zip(v, moved))
         return self.cache["tangents"][letter]
@@ -118,20 +126,45 @@ class TorchScene(Scene):
         moved = frame.elsewhere(self.view(self.env), letter)
         key = ("slopes", *moved.key(numerator))
         if key not in moved.memo:
-            moved.memo[key] = self._slopes(moved.evaluate(numerator).x, letter)
+            moved.memo[key] = self._slopes(moved.evaluate(numerator).x, self.env[letter])
         return np.stack([moved.memo[key][..., *entry] for entry in entries])
 
-    def _slopes(self, value, letter: str) -> np.ndarray:
+    def second_slopes(self, frame: Frame, numerator: Node, name: tuple, entries: list) -> np.ndarray:
+        """The derivative of what is made of gradients, which are differentiated once more."""
+        graph = self.graph()
+        by = graph.cotangents[name[1]] if name[0] else self.primals[name[1]]
+        slopes = self._slopes(frame.elsewhere(graph, "graph").evaluate(numerator).x, by)
+        return np.stack([slopes[..., *entry] for entry in entries])
+
+    def second(self, prefix: str, letter: str):
+        """The tangent of a gradient, by two more reverse sweeps."""
+        graph = self.graph()
+        x = graph.letter(prefix, letter)
+        given = [(y, self.tangents[k]) for k, y in self.primals.items()]
+        given += [(graph.cotangents[k], turn) for k, turn in self.turns.items()]
+        v = self.torch.zeros_like(x, requires_grad=True)
+        back = self._grad((v * x).sum(), [y for y, _ in given], create_graph=True)
+        pairs = [(g * self.own(dot)).sum() for g, (_, dot) in zip(back, given) if g is not None]
+        (found,) = self._grad(sum(pairs), v) if pairs else (None,)
+        return self.torch.zeros_like(x) if found is None else found
+
+    def graph(self) -> "TorchScene":
+        """The scene whose gradients, and what is made of them, can be differentiated."""
+        key = ("moved", "graph")
+        if key not in self.cache:
+            scene = copy(self)
+            scene.cache, scene.is_moved = {}, True
+            scene.cotangents = {k: self.own(dy).requires_grad_() for k, dy in self.cotangents.items()}
+            self.cache[key] = scene
+        return self.cache[key].paired(self.outputs)
+
+    def _slopes(self, value, by) -> np.ndarray:
         """Each entry of a value by each entry of a letter."""
-        out = np.zeros((*value.shape, *self.shape(letter)))
+        out = np.zeros((*value.shape, *by.shape))
         for r, c in np.ndindex(*value.shape):
-            slope = None
-            if value.requires_grad:
-                slope = self.torch.autograd.grad(
-                    value[r, c], self.env[letter], retain_graph=True, allow_unused=True
-                )[0]
+            slope = self._grad(value[r, c], by)[0] if value.requires_grad else None
             if slope is not None:
-                out[r, c] = slope.numpy()
+                out[r, c] = slope.detach().numpy()
         return out
 
 

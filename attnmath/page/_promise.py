@@ -35,6 +35,7 @@ def check_function(name: str, statements: tuple, scene: Scene, magnitudes: dict)
     function = getattr(attnmath, name)
     cast = scene.cast
     names = {code_name(cast, p, k): (p, k) for p in ("", "d", "dot") for k in cast.letters}
+    names |= {code_name(cast, "dotd", k): ("dotd", k) for k in cast.letters if cast.moves(k)}
     try:
         out = function(**arguments(function, scene, names))
     except NotAlgebraic as error:
@@ -47,8 +48,9 @@ def check_function(name: str, statements: tuple, scene: Scene, magnitudes: dict)
     if isinstance(out, tuple) and not hasattr(out, "_asdict"):
         raise PageError("label", f"{name} returns a tuple without names")
     results = dict(_results(out)) if hasattr(out, "_asdict") else {code_name(cast, *list(lefts)[-1]): out}
-    if results.get("dW", out) is None and "W_Q" in names:
-        raise PageError("label", f"{name} returns None for dW")
+    for key in ("dW", "dW_dot"):
+        if results.get(key, out) is None and "W_Q" in names:
+            raise PageError("label", f"{name} returns None for {key}")
     worst = 0.0
     for key, result in results.items():
         if result is None and key not in names:
@@ -88,10 +90,11 @@ def _weights(scene: Scene, names: dict, suffix: str) -> Any:
 
 
 def _results(out: tuple) -> Iterator[tuple]:
-    """Name and value of all that a function returns; dW is the gradients of the weights."""
+    """Name and value of all that a function returns; dW, dW_dot are those of all weights."""
     for key, result in out._asdict().items():
         if hasattr(result, "_asdict"):
-            yield from (("d" + field, x) for field, x in result._asdict().items())
+            before, after = key.split("W")
+            yield from ((before + field + after, x) for field, x in result._asdict().items())
         else:
             yield key, result
 

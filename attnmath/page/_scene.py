@@ -33,6 +33,7 @@ class Scene:
         for k in cast.constants:
             self.tangents[k] = np.zeros(self.shape(k))
         self.cotangents = {k: self._draw(rng, k) for k in cast.outputs}
+        self.turns = {k: self._draw(rng, k) for k in cast.moving}  # tangents of cotangents
         setting.change(self.primals, self.sizes)
         for k, x in self.primals.items():
             if x.shape != self.shape(k):
@@ -42,6 +43,7 @@ class Scene:
         self.cache: dict = {}
         self.pattern = self  # a scene of the cast whose sizes are pairwise distinct
         self.is_view = False  # with the letters of another point than its own
+        self.is_moved = False  # whose gradients are differentiated
         self.start()
         self.env = self.run(self.primals)
 
@@ -117,11 +119,11 @@ class Scene:
         """The same values and derivatives; what is found after them is defined anew."""
         scene = copy(self)
         scene.definitions = definitions
-        scene.cache = {key: x for key, x in self.cache.items() if key[:2] not in self._late_keys()}
+        late = {letter for letter, found in self.definitions.items() if found.is_late}
+        found_after = {(prefix, letter) for letter in late for prefix in ("", "dot")}
+        kept = {key: x for key, x in self.cache.items() if key[:2] not in found_after}
+        scene.cache = {key: x.redefined(definitions) if key[0] == "moved" else x for key, x in kept.items()}
         return scene
-
-    def _late_keys(self) -> set:
-        return {("", letter) for letter, found in self.definitions.items() if found.is_late}
 
     def defined(self, letter: str, view: "Scene") -> Any:
         definition = self.definitions[letter]
@@ -170,11 +172,10 @@ class Scene:
             return self.env[letter]
         if prefix and letter in self.cast.constants:
             raise PageError("letter", f"{letter} is a constant: it has no derivative")
-        key = (prefix, letter, self.outputs if prefix == "d" or prefix == "" else ())
+        is_first = prefix == "dot" and letter in self.env
+        key = (prefix, letter, () if is_first else self.outputs)
         if key not in self.cache:
-            find = {"": self._late, "d": self._gradient, "dot": self._tangent}
-            if prefix not in find:
-                raise PageError("letter", "the tangent of a gradient is not in this cast")
+            find = {"": self._late, "d": self._gradient, "dot": self._tangent, "dotd": self._second}
             self.cache[key] = find[prefix](letter)
         return self.cache[key]
 
@@ -194,10 +195,20 @@ class Scene:
     def _gradient(self, letter: str):
         if letter in self.outputs:
             return self.own(self.cotangents[letter])
+        self._needs_path(letter)
+        return self.gradient(letter)
+
+    def _second(self, letter: str):
+        """The tangent of a gradient: of what is given for an output, or of what follows."""
+        if letter in self.outputs:
+            return self.own(self.turns[letter])
+        self._needs_path(letter)
+        return self.second("d", letter)
+
+    def _needs_path(self, letter: str) -> None:
         if letter not in self.env or not self.upstream(letter):
             message = f"the loss on {', '.join(self.outputs)} does not depend on {letter}"
             raise PageError("letter", message)
-        return self.gradient(letter)
 
     def downstream(self, letter: str) -> set:
         """The letter, and all that are made from it."""
@@ -227,9 +238,11 @@ class Scene:
     def _tangent(self, letter: str):
         if letter in self.tangents:
             return self.own(self.tangents[letter])
-        if letter not in self.env:
+        if letter in self.env:
+            return self.tangent(letter)
+        if not self.cast.has_second:
             raise PageError("letter", f"{letter} has no tangent")
-        return self.tangent(letter)
+        return self.second("", letter)
 
     def slope(self, frame: Frame, node: Node) -> Value:
         """∂ numerator / ∂ letter: entries of the numerator by entries of the letter."""

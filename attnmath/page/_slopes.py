@@ -33,27 +33,43 @@ def partial(scene: Any, frame: Any, node: Node) -> Value:
 def slope(scene: Any, frame: Any, node: Node) -> Value:
     """∂ numerator / ∂ letter, by the derivatives of the scene."""
     numerator, denominator = node.args
-    if scene.is_view:
+    is_late = _is_late(scene, frame, numerator)
+    if scene.is_view or scene.is_moved or is_late and not scene.cast.has_second:
         raise PageError("grammar", "the derivative of a derivative is not read")
-    letter, entries, below = _entries(scene, frame, denominator)
-    slopes = scene.slopes(frame, numerator, letter, entries)  # entries × rows × columns
+    name, entries, below = _entries(scene, frame, denominator, is_late)
+    find = scene.second_slopes if is_late else scene.slopes
+    slopes = find(frame, numerator, name if is_late else name[1], entries)  # entries × rows × columns
     above = slopes.shape[1:]
     shape = slope_shape(above, below)
     x = slopes.reshape((len(entries), -1)).T.reshape(shape)
     return Value(scene.array(x), np.full(shape, magnitude(x)))
 
 
-def _entries(scene: Any, frame: Any, node: Node) -> tuple:
-    """The letter of a denominator, its entries (from 0), and the shape they form."""
+def _is_late(scene: Any, frame: Any, node: Node) -> bool:
+    """Whether a gradient or a tangent stands in what is differentiated, or in what that is made of."""
+    for name in (n.args for n in node.walk() if n.kind == "name"):
+        local, definition = frame.locals.get(name), scene.definitions.get(name[1])
+        if local and _is_late(scene, frame, local.body) or not local and name[0]:
+            return True
+        if definition and definition.is_late:
+            return True
+    return False
+
+
+def _entries(scene: Any, frame: Any, node: Node, is_late: bool) -> tuple:
+    """The letter of a denominator, with its prefix; its entries (from 0); the shape they form."""
     if node.kind == "func" and node.args[0] == "vec":
-        letter, entries, _ = _entries(scene, frame, node.args[1][0])
-        return letter, entries, (len(entries), 1)
+        name, entries, _ = _entries(scene, frame, node.args[1][0], is_late)
+        return name, entries, (len(entries), 1)
     base, subs = node.args if node.kind == "index" else (node, ())
     name = base.args if base.kind == "name" else ("?", "")
     letter = scene.cast.rows.get(name[1], name[1])
     if name[1] in scene.cast.rows and not subs:
         raise PageError("index", f"{name[1]} is a row: it needs its index", node.start)
-    if name[0] or letter not in scene.env:
+    given = is_late and (letter in scene.outputs if name[0] == "d" else not name[0] and letter in scene.primals)
+    if is_late and not given:
+        raise PageError("letter", "a gradient is differentiated by what is given alone", node.start)
+    if not given and (name[0] or letter not in scene.env):
         raise PageError("letter", "only a letter can stand below", node.start)
     shape = scene.shape(letter)
     fixed = list(map(frame.integer, subs))
@@ -64,7 +80,7 @@ def _entries(scene: Any, frame: Any, node: Node) -> tuple:
             raise Misfit("index", f"index {take + 1} of {length}", node.start)
         spans.append(range(length) if take is None else (take,))
     entries = list(product(*spans))
-    return letter, entries, tuple(map(len, spans))[-2:]
+    return (name[0], letter), entries, tuple(map(len, spans))[-2:]
 
 
 def slope_shape(above: tuple, below: tuple) -> tuple:
