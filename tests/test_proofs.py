@@ -3,6 +3,7 @@
 Functions are found by their names: one that comes later needs its shapes here.
 """
 
+import functools
 import inspect
 
 import numpy as np
@@ -47,6 +48,13 @@ HEADS = [  # Q, K, V, B, gamma
     [draw(3, 1), draw(2, 1), draw(2, 3), draw(3, 2, hide=[(1, 1), (2,)]), draw(2)],
 ]
 FACTORS = [(3,), (4, 3), (2, 4), (2, 1, 5), (3, 2)]  # shapes of R
+TILES = [2, 3, 1, 2, 2]  # of the heads
+OUTPUTS = [draw(2, 5), draw(4, 1), draw(5, 6, 2, 1), draw(2, 3, 4)]  # dO of the heads, the last left out
+PARTS = [  # O_a, L_a, O_b, L_b
+    [draw(3, 2), draw(3), draw(3, 2), draw(3)],
+    [draw(2, 3, 4), draw(2, 3, hide=[(0, 1), (1, 2)]), draw(2, 3, 4), draw(2, 3, hide=[(0, 1), (1, 0)])],
+    [draw(4, 1), draw(4, hide=[1]), draw(4, 1), draw(4, hide=[2])],
+]
 LAYERS = [  # X, Z, W, B, gamma
     ([draw(3, 2), draw(4, 5), weights(2, 2, 2, 5, 1, 6)], {}),
     ([draw(2, 4, 3), draw(2, 5, 2), weights(4, 2, 3, 2, 6, 1, "QV"), draw(4, 5, hide=[(0, 1), (2,)]), draw()],
@@ -69,6 +77,10 @@ CASES = {  # arguments, then what is constant: a shape of factors, or a number
     "cross_entropy": [([draw(2, 5)], {"E": (2, 5)}), ([draw(3)], {"E": (3,)}), ([draw(2, 3, 4)], {"E": (2, 3, 4)})],
     "attention": [(x, {}) for x in HEADS],
     "dropout_attention": [(x, {"R": R}) for x, R in zip(HEADS, FACTORS)] + [(HEADS[1], {})],
+    "flash_attention": [(x, {"R": R, "tile": t}) for x, R, t in zip(HEADS, FACTORS, TILES)] + [(HEADS[1], {})],
+    "attention_vjp": [([dO, *x], {}) for dO, x in zip(OUTPUTS, HEADS)],
+    "flash_attention_vjp": [([dO, *x], {"R": R, "tile": t}) for dO, x, R, t in zip(OUTPUTS, HEADS, FACTORS, TILES)],
+    "merge": [(x, {}) for x in PARTS],
     "multihead": LAYERS,
     "self_attention": SELVES,
     "linear": [([draw(2, 3), draw(3, 4), draw(4)], {}), ([draw(4, 2, 5), draw(5, 1), draw(1, 1)], {}),
@@ -113,7 +125,9 @@ def leaves(x):
 
 
 def with_more(y, term):
-    """y with a small multiple of the term added to its last entry."""
+    """y, or the first part of it, with a small multiple of the term added to its last entry."""
+    if is_branch(y):
+        return y._replace(**{y._fields[0]: with_more(y[0], term)})
     y = y + 0 * term
     y[y.ndim * (-1,)] += term / 2**30
     return y
@@ -121,11 +135,12 @@ def with_more(y, term):
 
 def added_to(vjp, k):
     """vjp with something in one entry of its k-th gradient."""
-    def wrong(dY, *x, **constants):
-        found = vjp(dY, *x, **constants)
+    @functools.wraps(vjp)
+    def wrong(*x, **constants):
+        found = vjp(*x, **constants)
         branches = found if isinstance(found, tuple) else (found,)
         parts = leaves(branches)
-        parts[k] = with_more(parts[k], dY.sum())
+        parts[k] = with_more(parts[k], x[0].sum())
         branches = folded(parts, branches)
         return found._make(branches) if is_branch(found) else branches[0]
     return wrong  # fmt: skip
@@ -140,6 +155,7 @@ def added_of(jvp, k, count):
 
 def in_reverse(function):
     """What the function returns, the first part of it in reverse; a number twice."""
+    @functools.wraps(function)
     def wrong(*x, **constants):
         found = function(*x, **constants)
         y = found[0] if isinstance(found, tuple) else found
@@ -154,12 +170,14 @@ def test_a_small_term_anywhere_is_refuted(derivative):
     check, found, f, cases = parts_of(derivative)
     x, constants = cases[-1]
     names, parts = all_leaves([f"d{name}" for name in inspect.signature(f).parameters], x, x)
+    if derivative.endswith("_vjp_vjp"):  # the gradient for dO is the tangent of O, and so on
+        names = ["O_dot", *(f"{name}_dot" for name in names[1:])]
     for k, name in enumerate(names):
         if parts[k] is None:
             continue
         is_vjp = check is check_vjp
         wrong = added_to(found, k) if is_vjp else added_of(found, k, len(x))
-        with pytest.raises(AssertionError, match=f"^refuted: {name if is_vjp else 'Y_dot'} differs( at|$)"):
+        with pytest.raises(AssertionError, match=f"^refuted: {name if is_vjp else '[YO]_dot'} differs( at|$)"):
             check(wrong, f, *x, exact=True, **constants)
 
 
