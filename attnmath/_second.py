@@ -1,4 +1,4 @@
-"""One attention head at second order: the tangent of its gradients, the double backward."""
+"""One attention head at second order: the derivatives of its gradients."""
 
 from typing import NamedTuple
 
@@ -39,8 +39,9 @@ def attention_hvp(
     """The tangents of the gradients of a head, from the tangents of all its inputs.
 
     Q_dot (..., n, d_k), K_dot (..., m, d_k), V_dot (..., m, d_v), B_dot (..., n, m),
-    gamma_dot (), then the arguments of attention_vjp, dO_dot (..., n, d_v), R (..., n, m)
-    -> dQ_dot, dK_dot, dV_dot, dB_dot, dgamma_dot, each of the shape of its gradient
+    gamma_dot (), then the arguments of attention_vjp; dO_dot (..., n, d_v),
+    R (..., n, m) -> dQ_dot, dK_dot, dV_dot, dB_dot, dgamma_dot, each of the shape of
+    its gradient
 
     A tangent has the shape of its argument; None is zero. Without dO_dot this is the
     Hessian of the pairing of dO with the output, times the tangents. R is dropout's, of
@@ -51,8 +52,9 @@ def attention_hvp(
     Q, K, V, B, gamma, R, dO, dO_dot, Q_dot, K_dot, V_dot, B_dot, gamma_dot = head(
         "attention_hvp", Q, K, V, B, gamma, R=R, dO=dO, dO_dot=dO_dot, **dots
     )
-    dots = Q_dot, K_dot, V_dot, B_dot, gamma_dot
-    P, O, P_dot, O_dot = _forward_jvp(*dots, Q, K, V, B, gamma, R)
+    P, O, P_dot, O_dot = _forward_jvp(
+        Q_dot, K_dot, V_dot, B_dot, gamma_dot, Q, K, V, B, gamma, R
+    )
     dP, dP_dot = times(dO @ T(V), R), times(dO_dot @ T(V) + dO @ T(V_dot), R)
     D, D_dot = rowsum(dO * O), rowsum(dO_dot * O + dO * O_dot)
     dA, dA_dot = P * (dP - D), P_dot * (dP - D) + P * (dP_dot - D_dot)
@@ -73,8 +75,8 @@ def attention_vjp_vjp(
     """The double backward: the gradients of attention_vjp, from those in its outputs.
 
     Q_dot (..., n, d_k), K_dot (..., m, d_k), V_dot (..., m, d_v), B_dot (..., n, m),
-    gamma_dot (), then the arguments of attention_vjp, R (..., n, m)
-    -> O_dot, dQ_dot, dK_dot, dV_dot, dB_dot, dgamma_dot, each of the shape of its argument
+    gamma_dot (), then the arguments of attention_vjp; R (..., n, m)
+    -> O_dot, dQ_dot, dK_dot, dV_dot, dB_dot, dgamma_dot, each of its argument's shape
 
     What arrives for dQ acts as a tangent of Q, and so on: the gradient for dO is the
     tangent of the output, the others are those of attention_hvp. None is zero.

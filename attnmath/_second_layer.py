@@ -49,49 +49,54 @@ def multihead_hvp(
     X, Z, W, B, gamma, R, dY, dY_dot, X_dot, Z_dot, B_dot, gamma_dot, W_dot = layer(
         "multihead_hvp", X, Z, W, B, gamma, R, dY=dY, dY_dot=dY_dot, W_dot=W_dot, **dots
     )
-    QKV, QKV_dot = _projected_jvp(X_dot, Z_dot, W_dot, X, Z, W)
-    dO = to_heads(dY, T(W.W_O))
-    dO_dot = to_heads(dY_dot, T(W.W_O)) + to_heads(dY, T(W_dot.W_O))
-    x, x_dot = (*QKV, B, lifted(gamma)), (*QKV_dot, B_dot, lifted(gamma_dot))
-    heads = (_head_hvp(*part) for part in each_head(dO, dO_dot, *x_dot, *x, R))
-    O, O_dot, dQ, dK, dV, dQ_dot, dK_dot, dV_dot, *found = gather(
-        heads, (dO, dO, *QKV, *x)
+    x, x_dot = _into_heads(dY_dot, X_dot, Z_dot, W_dot, dY, X, Z, W)
+    x, x_dot = (*x, B, lifted(gamma)), (*x_dot, B_dot, lifted(gamma_dot))
+    heads = (_head_hvp(*part) for part in each_head(*x, *x_dot, R))
+    O, O_dot, dQ, dK, dV, dQ_dot, dK_dot, dV_dot, dB_dot, dgamma_dot = gather(
+        heads, (x[0], x[0], *x[1:4], *x[1:])
     )
     dX_dot = from_heads(dQ_dot, T(W.W_Q)) + from_heads(dQ, T(W_dot.W_Q))
-    dZ_dot = from_heads(dK_dot, T(W.W_K)) + from_heads(dK, T(W_dot.W_K))
-    dZ_dot = dZ_dot + from_heads(dV_dot, T(W.W_V)) + from_heads(dV, T(W_dot.W_V))
+    dZ_dot = (
+        from_heads(dK_dot, T(W.W_K)) + from_heads(dK, T(W_dot.W_K))
+        + from_heads(dV_dot, T(W.W_V)) + from_heads(dV, T(W_dot.W_V))
+    )  # fmt: skip
     dW_dot = _weights_vjp(dY_dot, dQ_dot, dK_dot, dV_dot, X, Z, O, W)
-    also = _weights_vjp(dY, dQ, dK, dV, X_dot, Z_dot, O_dot, Weights(*W[:4]))
-    dW_dot = Weights(*map(plus, dW_dot, also))
-    return MultiheadProduct(dX_dot, dZ_dot, dW_dot, found[0], lowered(found[1]))
+    more = _weights_vjp(dY, dQ, dK, dV, X_dot, Z_dot, O_dot, Weights(*W[:4]))
+    dW_dot = Weights(*map(plus, dW_dot, more))
+    return MultiheadProduct(dX_dot, dZ_dot, dW_dot, dB_dot, lowered(dgamma_dot))
 
 
-def _projected_jvp(
-    X_dot: Array, Z_dot: Array, W_dot: Weights, X: Array, Z: Array, W: Weights
+def _into_heads(
+    dY_dot: Array, X_dot: Array, Z_dot: Array, W_dot: Weights,
+    dY: Array, X: Array, Z: Array, W: Weights,
 ) -> tuple:
-    """The queries, keys and values of all heads; their tangents."""
+    """What all heads are given: dO, Q, K, V; and the tangents of these."""
+    dO = to_heads(dY, T(W.W_O))
+    dO_dot = to_heads(dY_dot, T(W.W_O)) + to_heads(dY, T(W_dot.W_O))
     Q, Q_dot = _to_heads_jvp(X_dot, W_dot.W_Q, W_dot.b_Q, X, W.W_Q, W.b_Q)
     K, K_dot = _to_heads_jvp(Z_dot, W_dot.W_K, W_dot.b_K, Z, W.W_K, W.b_K)
     V, V_dot = _to_heads_jvp(Z_dot, W_dot.W_V, W_dot.b_V, Z, W.W_V, W.b_V)
-    return (Q, K, V), (Q_dot, K_dot, V_dot)
+    return (dO, Q, K, V), (dO_dot, Q_dot, K_dot, V_dot)
 
 
 def _head_hvp(
-    dO: Array, dO_dot: Array,
-    Q_dot: Array, K_dot: Array, V_dot: Array, B_dot: Array | int, gamma_dot: Scalar,
-    Q: Array, K: Array, V: Array, B: Array | None, gamma: Scalar, R: Array | None,
+    dO: Array, Q: Array, K: Array, V: Array, B: Array | None, gamma: Scalar,
+    dO_dot: Array, Q_dot: Array, K_dot: Array, V_dot: Array, B_dot: Array | int,
+    gamma_dot: Scalar, R: Array | None,
 ) -> list:
     """The output of one head, its gradients, and the tangents of all."""
-    dots = Q_dot, K_dot, V_dot, B_dot, gamma_dot
-    P, O, P_dot, O_dot = _forward_jvp(*dots, Q, K, V, B, gamma, R)
+    P, O, P_dot, O_dot = _forward_jvp(
+        Q_dot, K_dot, V_dot, B_dot, gamma_dot, Q, K, V, B, gamma, R
+    )
     dP, dP_dot = times(dO @ T(V), R), times(dO_dot @ T(V) + dO @ T(V_dot), R)
     D, D_dot = rowsum(dO * O), rowsum(dO_dot * O + dO * O_dot)
     dA, dA_dot = P * (dP - D), P_dot * (dP - D) + P * (dP_dot - D_dot)
     dV, dV_dot = T(times(P, R)) @ dO, T(times(P_dot, R)) @ dO + T(times(P, R)) @ dO_dot
     U, U_dot = dA @ K, dA_dot @ K + dA @ K_dot
-    dQ, dQ_dot = gamma * U, gamma * U_dot + gamma_dot * U
-    dK = T(dA) @ (gamma * Q)
-    dK_dot = T(dA_dot) @ (gamma * Q) + T(dA) @ (gamma * Q_dot + gamma_dot * Q)
+    S, S_dot = T(dA) @ Q, T(dA_dot) @ Q + T(dA) @ Q_dot
+    dQ_dot, dK_dot = gamma * U_dot + gamma_dot * U, gamma * S_dot + gamma_dot * S
     dgamma_dot = rowsum(Q_dot * U + Q * U_dot)
-    found = O, O_dot, dQ, dK, dV, dQ_dot, dK_dot, dV_dot, dA_dot, dgamma_dot
+    found = (
+        O, O_dot, gamma * U, gamma * S, dV, dQ_dot, dK_dot, dV_dot, dA_dot, dgamma_dot
+    )  # fmt: skip
     return [*map(summed, found, (dO, dO, Q, K, V, Q, K, V, B, gamma))]
