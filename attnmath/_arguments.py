@@ -71,10 +71,10 @@ def head(
     below_inf(function, "B", B)
     _broadcasts(function, "gamma", gamma, (*leading, n, m))
     given["gamma"] = default_scale(d_k, Q) if gamma is None else gamma
-    outputs = {"dL": (*leading, n)}
     leading = _leading(function, "V", V, leading, "Q and K")
     factors(function, given.get("R"), (*leading, n, m))
-    return _with_others(function, given, outputs | {"dO": (*leading, n, shape(V)[-1])})
+    outputs = {"dO": (*leading, n, shape(V)[-1]), "dL": (*leading, n)}
+    return _with_others(function, given, outputs)
 
 
 def below_inf(function: str, name: str, x: Any) -> None:

@@ -9,7 +9,6 @@ from attnmath._arrays import (
     column,
     exp,
     finite,
-    flat,
     log,
     nonzero,
     plus,
@@ -27,6 +26,7 @@ from attnmath._tile_arrays import (
     fold,
     larger,
     peak,
+    per_row,
     strips,
     tiles,
     together,
@@ -50,7 +50,7 @@ def flash_attention(
     tile, Q, K, V, B, gamma, R = tiled("flash_attention", tile, Q, K, V, B, gamma, R)
     c, s, N = forward(tile, (Q,), (K, V), (B, gamma, R))
     O = N / nonzero(s)
-    L = flat(log(s) + finite(c))
+    L = per_row(log(s) + finite(c), N)
     return FlashOutput(O, L) if with_L else O
 
 
@@ -104,7 +104,7 @@ def flash_attention_jvp(
     c, s, N, M, U = forward_jvp(tile, (Q, Q_dot), (K, V, K_dot, V_dot), pairs)
     L_dot = M / nonzero(s)
     O_dot = (U - L_dot * N) / nonzero(s)
-    return FlashTangents(O_dot, flat(L_dot)) if with_L else O_dot
+    return FlashTangents(O_dot, per_row(L_dot, N)) if with_L else O_dot
 
 
 def forward(tile: tuple, rows: tuple, keys: tuple, pairs: tuple) -> tuple:

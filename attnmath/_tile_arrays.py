@@ -102,6 +102,12 @@ def peak(A: Array) -> Array:
     return namespace(x).max(x, axis=-1, keepdims=True)
 
 
+def per_row(x: Array, N: Array) -> Array:
+    """A column as a number for each row of N, also where N has more leading axes."""
+    xp = namespace(N)
+    return xp.squeeze(xp.broadcast_to(x, (*N.shape[:-1], 1)), axis=-1)
+
+
 def larger(x: Array, y: Array) -> Array:
     """The larger of two entries."""
     return namespace(x).maximum(x, y)

@@ -77,6 +77,14 @@ def rate(*shape):
     return abs(draw(*shape))
 
 
+def pieces():
+    """O_a, L_a, O_b, L_b: queries with keys on both sides, on one, on none."""
+    return [
+        [draw(2, 2), draw(2), draw(2, 2), draw(2)],
+        [draw(2, 3, 1), draw(2, 3, hide=[(0, 1), (1, 2)]), draw(2, 3, 1), draw(2, 3, hide=[(0, 1), (1, 0)])],
+    ]
+
+
 def weights(H, G, d, d_z, d_k, d_v, biases="QKVO"):
     """Random weights; the biases that are not named are None."""
     b = [draw(H, d_k), draw(G, d_k), draw(G, d_v), draw(d)]
@@ -159,6 +167,11 @@ def given(vjp):
     return with_given  # fmt: skip
 
 
+def along_both(dO, dL, Q, K, V, B=None, gamma=None, *, with_L, **constants):
+    """The gradients of a loss on the output and on the log-sum-exp."""
+    return a.flash_attention_vjp(dO, Q, K, V, B, gamma, dL=dL, **constants)
+
+
 def on_targets(f):
     """f with targets that are 0 but where they are asked for."""
     @functools.wraps(f)
@@ -183,6 +196,10 @@ FUNCTIONS = {  # what it means, the gradients, the tangents
     a.layer_norm: (plain.layer_norm, a.layer_norm_vjp, a.layer_norm_jvp),
     a.cross_entropy: (plain.cross_entropy, a.cross_entropy_vjp, a.cross_entropy_jvp),
     a.dropout_attention: (plain.attention, a.dropout_attention_vjp, a.dropout_attention_jvp),
+    a.flash_attention: (plain.flash_attention, a.flash_attention_vjp, a.flash_attention_jvp),
+    a.attention_vjp: (None, a.attention_vjp_vjp, None),
+    a.flash_attention_vjp: (None, a.flash_attention_vjp_vjp, None),
+    a.merge: (plain.merge, a.merge_vjp, a.merge_jvp),
     a.multihead: (plain.multihead, a.multihead_vjp, a.multihead_jvp),
     a.multihead_map: (plain.multihead_map, None, None),
     a.self_attention: (plain_self_attention, a.self_attention_vjp, a.self_attention_jvp),
@@ -203,6 +220,15 @@ def asked():
         yield a.attention_map, x, {}
         yield a.dropout_attention, x, {}
         yield a.dropout_attention, x, dict(R=rate(x[0].shape[-2], x[1].shape[-2]))
+    for x, tile in zip(heads(), [1, 3, 2, 1, 2, 2]):
+        R = rate(x[0].shape[-2], x[1].shape[-2])
+        dO = draw(*np.broadcast_shapes(*(np.shape(part)[:-2] for part in x[:3])), x[0].shape[-2], x[2].shape[-1])
+        yield a.flash_attention, x, dict(tile=tile)
+        yield a.flash_attention, x, dict(tile=2, R=R)
+        yield a.attention_vjp, [dO, *x], {}
+        yield a.flash_attention_vjp, [dO, *x], dict(tile=tile, R=R)
+    for x in pieces():
+        yield a.merge, x, {}
     yield a.attention, [draw(2, 2), draw(2, 2), draw(2, 2), draw(2, 2)], dict(gamma=0.5)
     yield a.linear, [draw(2, 2), draw(2, 2), draw(2)], {}
     yield a.linear, [draw(2, 1, 3), draw(3, 2), draw(1, 2)], {}
@@ -237,12 +263,19 @@ def cases():
 
     for f, x, constants in asked():
         definition, vjp, jvp = FUNCTIONS[f]
-        add("equal", (f, definition), x, constants)
+        if definition:
+            add("equal", (f, definition), x, constants)
         if vjp:
             add("vjp", (vjp, f), x, constants)
+        if jvp:
             add("jvp", (jvp, f), x, constants)
         if f in (a.multihead, a.self_attention):
             add("vjp", (given(vjp), f), x, constants, vjp.__name__ + " given")
+        if f is a.flash_attention:
+            with_L = constants | dict(with_L=True)
+            add("equal", (f, plain.flash_output), x, with_L)
+            add("vjp", (along_both, f), x, with_L, vjp.__name__ + " with L")
+            add("jvp", (jvp, f), x, with_L)
     for x in scores():
         tau = dict(tau=x[1]) if len(x) > 1 else {}
         add("jvp", (of_scores(a.softmax_jacobian), a.softmax), x[:1], tau, "softmax_jacobian")

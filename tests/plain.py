@@ -98,6 +98,28 @@ def attention(Q, K, V, B=0, gamma=None, R=1):
     return attention_map(Q, K, V, B, gamma, R)[-1]
 
 
+def flash_attention(Q, K, V, B=0, gamma=None, R=1, tile=None):
+    return attention(Q, K, V, B, gamma, R)
+
+
+def flash_output(Q, K, V, B=0, gamma=None, R=1, tile=None, with_L=True):
+    """The output, and the log-sum-exp of the scores."""
+    O, L = attention_map(Q, K, V, B, gamma, R)[-1], attention_map(Q, K, V, B, gamma)[-2]
+    return O, np.broadcast_to(L, O.shape[:-1])
+
+
+def merge(O_a, L_a, O_b, L_b):
+    """The mean of two outputs, of as many keys as the exponentials of L say."""
+    O_a, L_a, O_b, L_b = entries(O_a, L_a, O_b, L_b)
+    O, L = np.empty(O_a.shape, object), np.empty(L_a.shape, object)
+    for k in np.ndindex(L.shape):
+        mass = total([L_a[k], L_b[k]])
+        L[k] = HIDDEN if mass == 0 else log(mass)
+        shares = [0 if x == HIDDEN else exp(x) / mass for x in (L_a[k], L_b[k])]
+        O[k] = shares[0] * O_a[k] + shares[1] * O_b[k]
+    return O, L
+
+
 def linear(X, W, b=None):
     X, W, b = entries(X, W, 0 if b is None else b)
     b = np.broadcast_to(b, W.shape[-1:]) if b.ndim < 2 else b[0]

@@ -56,7 +56,7 @@ LAYER = TOKENS | {
 OWN_TOKENS = LAYER | {"B": (2, 4, 4), "R": lambda rng, dtype: kept(rng, dtype)[:, :4], "W": Weights(
     (2, 6, 3), (2, 6, 3), (2, 6, 2), (2, 2, 6))}  # fmt: skip
 LETTERS = {  # of every function of a module; a function alone may differ
-    **dict.fromkeys(("_softmax", "_attention", "_dropout", "_jacobians"), ONE_HEAD),
+    **dict.fromkeys(("_softmax", "_attention", "_dropout", "_jacobians", "_second"), ONE_HEAD),
     "_projections": {"X": (3, 4, 6), "dY": (3, 4, 7), "W": (6, 7), "b": (7,)},
     "_heads": LAYER,
     "_inputs": OWN_TOKENS, "self_attention_jacobian": OWN_TOKENS,
@@ -68,12 +68,16 @@ LETTERS = {  # of every function of a module; a function alone may differ
                "documents_of_keys": lambda rng, dtype: np.sort(rng.integers(0, 3, (2, 5))),
                "added": (3, 4, 5), "like": (), "attn_mask": mask, "heads": None,
                "key_padding_mask": lambda rng, dtype: rng.random((3, 5)) < 0.4},
+    **dict.fromkeys(("_flash", "_flash_second"), ONE_HEAD | {
+        "dL": (6, 4), "tile": lambda rng, dtype: 3, "with_L": lambda rng, dtype: True}),
+    "_merge": {"O_a": (4, 3, 2), "L_a": (4, 3), "O_b": (4, 3, 2), "L_b": (4, 3), "dO": (4, 3, 2), "dL": (4, 3)},
     "dropout_mask": {"U": lambda rng, dtype: rng.random((4, 5)).astype(dtype), "rho": lambda rng, dtype: 0.3},
 }  # fmt: skip
 NO_ARRAYS = {"NotAlgebraic", "Weights", "causal_mask", "check_jvp", "check_vjp", "complex_step", "examine",
              "examine_layer", "prove", "window_mask"}  # fmt: skip
 NAMES = [name for name in attnmath.__all__ if name not in NO_ARRAYS]
-DERIVED = [name for name in NAMES if f"{name}_vjp" in NAMES]
+DERIVED = [name for name in NAMES if {f"{name}_vjp", f"{name}_jvp"} <= set(NAMES)]
+TWICE = [name for name in NAMES if name.endswith("_vjp_vjp")]
 names = pytest.mark.parametrize("name", NAMES)
 derived = pytest.mark.parametrize("name", DERIVED)
 
@@ -97,6 +101,9 @@ def case(name, dtype="float64", seed=0):
     x = {p: draw(rng, shapes[p.removesuffix("_dot")], dtype) for p in inspect.signature(f).parameters}
     for p in x.keys() & {"A", "B"}:
         x[p][..., 1, :] = x[p][..., 0, 2] = -np.inf
+    for p, first in {"L_a": 0, "L_b": 1}.items():
+        if p in x:
+            x[p][first:, 0] = -np.inf
     numbers = {p: x.pop(p) for p in list(x) if isinstance(x[p], int | float) and not isinstance(x[p], np.generic)}
     return partial(f, **numbers), x
 
@@ -142,19 +149,27 @@ def test_mapped_functions_give_each_its_own(name):
         assert close(jax.tree.map(lambda a, i=i: a[i], out), f(**x), unit("float64"))
 
 
+def in_a_tuple(f):
+    """f, which returns a tuple, of one result if it has one."""
+    def g(*x):
+        found = f(*x)
+        return tuple(found) if isinstance(found, tuple) else (found,)
+    return g  # fmt: skip
+
+
 def rules(name):
     """A function, its vjp and its jvp, of the differentiable arguments alone; these, tangents, and dY."""
     f, x = case(name)
+    f = partial(f.func, **{p: number for p, number in f.keywords.items() if p != "with_L"})
     f_vjp, f_jvp = (partial(getattr(attnmath, name + rule), **f.keywords) for rule in ("_vjp", "_jvp"))
     parameters = inspect.signature(f).parameters
     constants = {p: jaxed(x.pop(p)) for p in list(x) if parameters[p].kind is inspect.Parameter.KEYWORD_ONLY}
-    f, f_vjp, f_jvp = (partial(g, **constants) for g in (f, f_vjp, f_jvp))
+    f, f_vjp, f_jvp = (in_a_tuple(partial(g, **constants)) for g in (f, f_vjp, f_jvp))
     x, rng = jaxed(tuple(x.values())), np.random.default_rng(1)
     x_dot, dY = jax.tree.map(lambda a: jnp.asarray(rng.normal(size=a.shape)), (x, jax.eval_shape(f, *x)))
 
     def gradients(dY, *x):
-        found = f_vjp(dY, *x)
-        return tuple(found) if isinstance(found, tuple) else (found,)
+        return f_vjp(*dY, *x)
 
     return f, gradients, f_jvp, x, x_dot, dY
 
@@ -177,6 +192,22 @@ def test_second_derivatives_are_those_of_jax(name):
     got = by_rule(x, x_dot)
     assert all(np.isfinite(a).all() for a in jax.tree.leaves(got))
     assert close(got, by_jax(x, x_dot), 16 * unit("float64"))
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_the_double_backward_is_that_of_jax(name):
+    """The gradients of all arguments of a backward pass, from those in what it returns."""
+    f, x = case(name)
+    rule = partial(f, **{p: jaxed(x.pop(p)) for p in ("R",) if p in x})
+    x = jaxed(tuple(x.values()))
+    dots, x = x[:5], x[5:]
+    backward = getattr(attnmath, name.removesuffix("_vjp"))
+    if "flash" not in name:  # its backward pass has no R
+        backward = attnmath.dropout_attention_vjp
+    backward = in_a_tuple(partial(backward, **rule.keywords))
+    got = in_a_tuple(jax.jit(rule))(*dots, *x)
+    assert all(np.isfinite(a).all() for a in got)
+    assert close(got, jax.jit(lambda *x: jax.vjp(backward, *x)[1](dots))(*x), 16 * unit("float64"))
 
 
 def test_jacobians_are_those_of_jax():
