@@ -1,4 +1,4 @@
-"""Weights out of PyTorch's own layer, and back into it."""
+"""For PyTorch: attention with all its derivatives; weights out of its layer and back."""
 
 import numpy as np
 import torch
@@ -7,6 +7,10 @@ from array_api_compat import is_array_api_obj, is_torch_array
 from attnmath._arguments import _dtype
 from attnmath._arrays import is_complex, number_type
 from attnmath._heads import Weights
+from attnmath._torch._patch import patched_attention
+from attnmath._torch._sdpa import scaled_dot_product_attention
+
+__all__ = ["load_weights", "patched_attention", "scaled_dot_product_attention", "weights_from"]
 
 
 def weights_from(module: torch.nn.MultiheadAttention) -> Weights:
