@@ -150,6 +150,71 @@ def test_several_outputs_take_several_gradients():
         check_jvp(lambda a, b, X, F: Both(2 * X * a, a @ F - X @ b), both, X, F)
 
 
+def test_the_gradients_of_several_outputs_may_be_taken_one_by_one():
+    """f_vjp has a name for each: as many more than f as f has outputs."""
+    def each(dsquare, dproduct, X, F, wrong=0):
+        return both_vjp(Both(dsquare, dproduct * (1 + wrong)), X, F)
+
+    check_vjp(lambda dsquare, dproduct, X, F: each(dsquare, dproduct, X, F), both, X, F)
+    check_vjp(lambda a, b, X, F: each(a, b, X, F), both, X, F, exact=True)
+    check_vjp(lambda a, b, X: 2 * X * a, lambda X: (X * X, 3.0 + 0 * X), X, dY=(X, X))
+    check_vjp(lambda a, X: 2 * X * a[0], lambda X: (X * X,), X)
+    check_vjp(lambda a, b, X, F: each(a, X @ F, X, F), both, X, F, dY=(X, X @ F))
+    with pytest.raises(AssertionError, match=r"^dX: the largest error is"):
+        check_vjp(lambda a, b, X, F: each(a, b, X, F, 1e-9), both, X, F)
+    with pytest.raises(AssertionError, match=r"^refuted: dX differs"):
+        check_vjp(lambda a, b, X, F: each(b, b, X, F) if a.shape == b.shape else each(a, 2 * b, X, F), both, X, F, exact=True)
+    with pytest.raises(AssertionError, match="^f_vjp modifies its argument dproduct$"):
+        check_vjp(lambda dsquare, dproduct, X, F: spoil(dproduct) is X or each(dsquare, dproduct, X, F), both, X, F)
+
+
+Inside = namedtuple("Inside", "first nested nothing")
+
+
+def inside(X, F):
+    return Inside(X @ F, Both(X * X, 0 * X + 0.5), None)
+
+
+def inside_jvp(X_dot, F_dot, X, F, factor=1.0):
+    return Inside(X_dot @ F + X @ F_dot, Both(2 * X * X_dot * factor, 0 * X), None)
+
+
+def inside_vjp(dY, X, F):
+    return dY.first @ F.T + 2 * X * dY.nested.square, X.T @ dY.first
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_outputs_may_be_named_tuples_inside_of_one(exact):
+    check_jvp(inside_jvp, inside, X, F, exact=exact)
+    check_vjp(inside_vjp, inside, X, F, exact=exact)
+    check_vjp(lambda a, b, c, X, F: inside_vjp(Inside(a, b, c), X, F), inside, X, F, exact=exact)
+    said = "refuted: nested.square_dot differs" if exact else "nested.square_dot along X_dot: the largest error"
+    with pytest.raises(AssertionError, match=f"^{said}"):
+        check_jvp(lambda *x: inside_jvp(*x, factor=2.0 if exact else 1 + 1e-9), inside, X, F, exact=exact)
+    with pytest.raises(AssertionError, match="^f_jvp returns 2 tangents for 3 outputs$"):
+        check_jvp(lambda *x: inside_jvp(*x)[:2], inside, X, F, exact=exact)
+    with pytest.raises(AssertionError, match="^nested_dot is a tuple; it needs the fields square, product$"):
+        check_jvp(lambda *x: inside_jvp(*x)._replace(nested=(X, X)), inside, X, F, exact=exact)
+    with pytest.raises(AssertionError, match="^nested.square_dot( along X_dot)? is"):
+        check_jvp(lambda *x: inside_jvp(*x)._replace(nested=None), inside, X, F, exact=exact)
+
+
+def test_a_given_gradient_of_a_tuple_inside_has_its_fields():
+    part = Inside(X @ F, Both(X, None), None)
+    check_vjp(lambda dY, X, F: (dY.first @ F.T + 2 * X * dY.nested.square, X.T @ dY.first), inside, X, F, dY=part)
+    check_vjp(lambda dY, X, F: (dY.first @ F.T, X.T @ dY.first), inside, X, F, dY=part._replace(nested=None))
+    with pytest.raises(ValueError, match="^check_vjp: dY needs the fields of f's output, square, product$"):
+        check_vjp(inside_vjp, inside, X, F, dY=part._replace(nested=(X, X)))
+
+
+def test_a_field_that_does_not_move_allows_roundings_of_its_output():
+    """Fields of one tuple are measured together, different outputs each by itself."""
+    off = 1e-15
+    check_jvp(lambda X_dot, X: (Both(X_dot, X * 0 + off),), lambda X: (Both(X, X * 0),), X)
+    with pytest.raises(AssertionError, match="^product_dot along X_dot: the largest error is 1.0e-15 at entry"):
+        check_jvp(lambda X_dot, X: Both(X_dot, X * 0 + off), lambda X: Both(X, X * 0), X)
+
+
 def test_gradients_may_be_lists_numbers_or_integers():
     check_vjp(lambda dY, X, F: list(product_vjp(dY, X, F)), product, X, F)
     check_vjp(lambda dY, x: int(2 * dY), lambda x: 2 * x, 1.0, dY=3.0)
