@@ -7,9 +7,20 @@ import torch
 from attnmath._torch._how import How
 
 
-def alone(Q):
+def common(*shapes):
+    """The shape that shapes of as many axes broadcast to."""
+    return tuple(min(axis) and max(axis) for axis in zip(*shapes))
+
+
+def alone(*tensors):
     """Without autocast, which would change the dtypes of single products."""
-    kind = Q.device.type
+    former = getattr(torch._C._functorch, "is_legacy_batchedtensor", None)
+    if former and any(isinstance(x, torch.Tensor) and former(x) for x in tensors):
+        raise RuntimeError(
+            "scaled_dot_product_attention: is_grads_batched and vectorize map over it in a way"
+            " that PyTorch has for its own functions only; use torch.func.vmap, jacrev or jacfwd"
+        )
+    kind = next(x.device.type for x in tensors if x is not None)
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
     return nullcontext()

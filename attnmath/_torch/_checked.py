@@ -5,6 +5,8 @@ from numbers import Real
 
 import torch
 
+from attnmath._torch._apply import common
+
 NAME = "scaled_dot_product_attention"
 KINDS = torch.float64, torch.float32, torch.bfloat16, torch.float16
 
@@ -72,23 +74,24 @@ def _shapes(query, key, value, enable_gqa):
         if v[-1] != G:
             _refuse(ValueError, f"value has {v[-1]} heads", f"{G}, as key has")
         k, v = (*k[:-1], H), (*v[:-1], H)
-    lead = _together("key", key, q, k, "query", query, enable_gqa)
-    _together("value", value, lead, v, "query and key", query, enable_gqa)
+    lead = _together("key", key, q, k, "query", enable_gqa)
+    _together("value", value, lead, v, "query and key", enable_gqa)
     return lead
 
 
-def _together(name, x, lead, own, of, query, enable_gqa):
-    try:
-        return tuple(torch.broadcast_shapes(lead, own))
-    except RuntimeError:
-        hint = ""
-        if not enable_gqa and lead and own and own[-1] > 0 and lead[-1] % own[-1] == 0:
-            hint = "; pass enable_gqa=True for heads that share keys and values"
-        _refuse(
-            ValueError,
-            f"{name} has shape {tuple(x.shape)}",
-            f"leading axes that broadcast against {tuple(lead)}, those of {of}{hint}",
-        )
+def _together(name, x, lead, own, of, enable_gqa):
+    axes = max(len(lead), len(own))
+    lead, own = ((1,) * (axes - len(x)) + tuple(x) for x in (lead, own))
+    if all(a == b or 1 in (a, b) for a, b in zip(lead, own)):
+        return common(lead, own)
+    hint = ""
+    if not enable_gqa and own[-1] and lead[-1] % own[-1] == 0:
+        hint = "; pass enable_gqa=True for heads that share keys and values"
+    _refuse(
+        ValueError,
+        f"{name} has shape {tuple(x.shape)}",
+        f"leading axes that broadcast against {lead}, those of {of}{hint}",
+    )
 
 
 def _mask(mask, query, need):

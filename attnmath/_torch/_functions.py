@@ -32,7 +32,7 @@ class Attention(Function):
 
     @staticmethod
     def forward(Q, K, V, B, seed, how):
-        with alone(Q):
+        with alone(Q, K, V, B):
             return _kernels.forward(Q, K, V, B, how._replace(seed=seed))
 
     @staticmethod
@@ -64,7 +64,7 @@ class Gradients(Function):
 
     @staticmethod
     def forward(dO, Q, K, V, B, O, L, seed, how, needs):
-        with alone(Q):
+        with alone(dO, Q, K, V, B):
             dx = _kernels.vjp(dO, Q, K, V, B, O, L, how._replace(seed=seed), needs)
         return tuple(x for x, need in zip(dx, needs) if need)
 
@@ -97,7 +97,7 @@ class Both(Function):
 
     @staticmethod
     def forward(Q_dot, K_dot, V_dot, B_dot, Q, K, V, B, seed, how):
-        with alone(Q):
+        with alone(Q_dot, K_dot, V_dot, B_dot, Q, K, V, B):
             return _strips.jvp(Q_dot, K_dot, V_dot, B_dot, Q, K, V, B, how._replace(seed=seed))
 
     @staticmethod
@@ -135,7 +135,7 @@ class Second(Function):
     @staticmethod
     def forward(dO_dot, Q_dot, K_dot, V_dot, B_dot, dO, Q, K, V, B, seed, how, needs):
         how = how._replace(seed=seed)
-        with alone(Q):
+        with alone(dO_dot, Q_dot, K_dot, V_dot, B_dot, dO, Q, K, V, B):
             got = _strips.second(
                 dO_dot, Q_dot, K_dot, V_dot, B_dot, dO, Q, K, V, B, how, needs=needs
             )

@@ -91,7 +91,7 @@ class Sum(Function):
         how = how._replace(seed=seed)
         Q, K, V, B = inputs[program.first : program.first + 4]
         others = (x for x in inputs if x is not None)
-        with alone(Q):
+        with alone(*inputs):
             work = Work(how, Q, K, V, B, *others, arrays=0)
             likes = [None if i is None else inputs[i] for i in program.shapes]
             totals = [work.output(V) if x is None else work.result(x) for x in likes]

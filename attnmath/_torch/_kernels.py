@@ -13,6 +13,7 @@ from torch.backends import cuda
 from torch.nn.functional import scaled_dot_product_attention
 
 from attnmath._torch import _strips
+from attnmath._torch._apply import common
 
 LARGEST = 1000  # of |L|: above, its rounding shows in the weights
 KINDS = torch.float64, torch.float32, torch.bfloat16, torch.float16
@@ -66,12 +67,15 @@ def vjp(dO, Q, K, V, B, O, L, how, needs):
 
 def exact(L):
     """Whether the kernel's backward may trust L; not where it is not the kernel's."""
-    return L.shape[-1] > 0 and not ((L.abs() > LARGEST) & L.isfinite()).any()
+    if L.shape[-1] == 0:
+        return False
+    size = L.abs()
+    return bool(size.amax() <= LARGEST) or not ((size > LARGEST) & L.isfinite()).any()
 
 
 def processor(Q, K, V, B, how):
     """The call of the kernel for processors; None where it is absent or wrong."""
-    lead = torch.broadcast_shapes(*(x.shape[:-2] for x in (Q, K, V)))
+    lead = common(*(x.shape[:-2] for x in (Q, K, V)))
     if (
         KERNEL is None
         or BACKWARD is None
