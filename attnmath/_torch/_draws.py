@@ -8,18 +8,18 @@ import torch
 class Draws:
     """One seed for each head and each block of rows, all from the seed of the call."""
 
-    def __init__(self, how, Q, K, blocks):
-        self.lead = torch.broadcast_shapes(Q.shape[:-2], K.shape[:-2])
-        self.keep = 1 - how.dropout
+    def __init__(self, how, lead, blocks, device):
+        self.lead, self.keep = lead, 1 - how.dropout
         source = torch.Generator().manual_seed(int(how.seed))
-        self.seeds = torch.randint(2**62, (prod(self.lead), blocks), generator=source)
-        self.generator = torch.Generator(Q.device)
+        self.seeds = torch.randint(2**62, (prod(lead), blocks), generator=source)
+        self.generator = torch.Generator(device)
 
     def fill(self, R, heads, block):
         """R (h, rows, keys): 0 at the rate of dropout, 1 / (1 - rate) elsewhere."""
         which = torch.arange(prod(self.lead)).view(*self.lead, 1, 1)
         which = heads.own(which).expand(*heads.shape, 1, 1).flatten()
         for r, seed in zip(R, self.seeds[which, block].tolist()):
-            r.bernoulli_(self.keep, generator=self.generator.manual_seed(seed))
+            r.uniform_(generator=self.generator.manual_seed(seed))
+        R.lt_(self.keep)
         if self.keep:
             R /= self.keep

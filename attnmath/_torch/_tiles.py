@@ -1,15 +1,25 @@
-"""Where a strip stands: some heads, some rows of their queries, the keys they may see."""
+"""What a call is cut into: groups of heads, and strips of their queries' rows."""
 
 from itertools import product
-from math import prod
+from math import ceil, prod
 
 import torch
 
 from attnmath._torch._draws import Draws
+from attnmath._torch._scores import Strip
 
 ELEMENTS = {"cpu": 2**19}  # numbers in one strip: its arrays stay in the cache
 ELSEWHERE = 2**24  # on other devices: enough work for one launch
 ROWS = 32  # no fewer: a product of few rows is slow
+CAUSAL = 128  # fewer than these waste more than the keys that a finer staircase saves
+
+
+def leading(*tensors):
+    """The leading axes of the tensors that are not None, broadcast."""
+    shapes = [x.shape[:-2] for x in tensors if x is not None]
+    axes = max(map(len, shapes))
+    columns = zip(*((1,) * (axes - len(shape)) + tuple(shape) for shape in shapes))
+    return tuple(next((size for size in sizes if size != 1), 1) for sizes in columns)
 
 
 class Work:
@@ -21,18 +31,20 @@ class Work:
 
     def __init__(self, how, Q, K, V, B, *others, arrays):
         self.how, self.n, self.m = how, Q.shape[-2], K.shape[-2]
-        self.lead = torch.broadcast_shapes(
-            *(x.shape[:-2] for x in (Q, K, V, B, *others) if x is not None)
-        )
+        self.lead = leading(Q, K, V, B, *others)
         self.dtype = torch.promote_types(Q.dtype, torch.float32)
         self.device = Q.device
-        self.elements = ELEMENTS.get(Q.device.type, ELSEWHERE)
-        rows = min(self.n, max(ROWS, self.elements // max(self.m, 1)))
-        self.rows = min(rows, max(ROWS, self.n // 8)) if how.causal else rows
-        self.steps = together(self.lead, self.elements // max(self.rows * self.m, 1))
-        self.draws = Draws(how, Q, K, -(-self.n // max(self.rows, 1))) if how.dropout else None
+        elements = ELEMENTS.get(Q.device.type, ELSEWHERE)
+        rows = max(ROWS, elements // max(self.m, 1))
+        if how.causal:
+            rows = min(rows, max(ROWS, CAUSAL, self.n // 8))
+        self.rows = max(1, min(self.n, rows))
+        self.steps = together(self.lead, elements // max(self.rows * self.m, 1))
+        self.draws = None
+        if how.dropout:
+            self.draws = Draws(how, leading(Q, K), ceil(self.n / self.rows), Q.device)
+            arrays += 2
         size = prod(self.steps) * self.rows * self.m
-        arrays = arrays + (2 if how.dropout else 0)
         self.scratch = [Q.new_empty(size, dtype=self.dtype) for _ in range(arrays)]
 
     def result(self, like, needed=True):
@@ -92,85 +104,26 @@ class Heads:
         part = self.own(total)
         if part.shape[:-2] == self.shape:
             return part.view(self.count, *part.shape[-2:])
-        self.sums.append((total.new_zeros(self.count, *part.shape[-2:]), part))
-        return self.sums[-1][0]
+        return self.later(part, total.new_zeros(self.count, *part.shape[-2:]))
+
+    def across(self, *totals):
+        """The same as (h, s, r): a sum over many strips is faster on rows this long."""
+        parts = [None if x is None else self.own(x) for x in totals]
+        zeros = (x if x is None else x.new_zeros(self.count, x.shape[-1], x.shape[-2]) for x in parts)
+        return [x if x is None else self.later(part, x.mT).mT for part, x in zip(parts, zeros)]
+
+    def later(self, part, own):
+        """A sum of their own, to be added to their part of the total at the end."""
+        self.sums.append((part, own))
+        return own
 
     def close(self):
-        for own, part in self.sums:
-            part += own.view(*self.shape, *own.shape[-2:]).sum_to_size(part.shape)
+        for part, own in self.sums:
+            part += own.unflatten(0, self.shape).sum_to_size(part.shape)
 
     def strips(self):
         n, m, step = self.work.n, self.work.m, self.work.rows
-        for block, i in enumerate(range(0, n if m else 0, max(step, 1))):
+        for block, i in enumerate(range(0, n if m else 0, step)):
             stop = min(i + step, n)
-            yield Strip(self, block, slice(i, stop), slice(min(stop, m) if self.work.how.causal else m))
-
-
-class Strip:
-    """Rows of the queries against the keys that they may see: arrays (h, rows, keys)."""
-
-    def __init__(self, heads, block, rows, keys):
-        self.heads, self.rows, self.keys = heads, rows, keys
-        self.shape = heads.count, rows.stop - rows.start, keys.stop
-        self.arrays = [x[: prod(self.shape)].view(self.shape) for x in heads.work.scratch]
-        self.R = None
-        if heads.work.draws:
-            *self.arrays, self.spare, self.R = self.arrays
-            heads.work.draws.fill(self.R, heads, block)
-
-    def part(self, B):
-        """What B (..., n, m) says about the strip; its axes of size 1 stay."""
-        B = self.heads.own(B)
-        rows = self.rows if B.shape[-2] > 1 else slice(None)
-        return B[..., rows, self.keys if B.shape[-1] > 1 else slice(None)]
-
-    def as_scores(self, x):
-        """An array of the strip with the leading axes of the heads."""
-        return x.view(*self.heads.shape, *self.shape[1:])
-
-    def weights(self, q, k, B):
-        """The softmax of the scores; a row that may attend to nothing has weights 0."""
-        A, P = self.arrays[:2]
-        torch.bmm(q, k.mT, out=A)
-        if B is not None:
-            add(self.as_scores(A), self.part(B))
-        if self.heads.work.how.causal:
-            corner = A[..., self.rows.start :]  # before it, every key is an earlier one
-            later = torch.ones(corner.shape[1:], dtype=torch.bool, device=A.device).triu(1)
-            corner.masked_fill_(later, -torch.inf)
-        torch.softmax(A, -1, out=P)
-        if B is not None:
-            empty = A.amax(-1, keepdim=True) == -torch.inf
-            if empty.any():
-                P.masked_fill_(empty, 0)
-        return P
-
-    def scores(self, out, left, right, B=None):
-        """left right^T + B, where any is None 0; None if all are."""
-        if left is None and B is None:
-            return None
-        torch.bmm(left, right.mT, out=out) if left is not None else out.zero_()
-        if B is not None:
-            add(self.as_scores(out), self.part(B))
-        return out
-
-    def drop(self, x):
-        """x times the factors of dropout, entry by entry."""
-        return x if x is None or self.R is None else torch.mul(x, self.R, out=self.spare)
-
-    def drop_(self, x):
-        return x if x is None or self.R is None else x.mul_(self.R)
-
-    def bias(self, total, dA):
-        """Adds dA to the strip's part of the gradient of B."""
-        if total is not None and dA is not None:
-            part = self.part(total)
-            part += self.as_scores(dA).sum_to_size(part.shape)
-
-
-def add(A, B):
-    """A + B in place; where a boolean B is false, -inf."""
-    if B.dtype == torch.bool:
-        A.masked_fill_(~B, -torch.inf)
-    else:
-        A += B
+            keys = min(stop, m) if self.work.how.causal else m
+            yield Strip(self, block, slice(i, stop), slice(keys))
