@@ -43,9 +43,8 @@ FORWARD = Cast(
         Setting("random bias", 701, change=_kept()),
         Setting("no dropout", 702, change=_no_dropout),
         Setting("causal", 703, change=_kept(masked)),
-        Setting("empty row", 704, change=_kept(empty_row)),
         Setting("sizes in another order", 705, {"n": 5, "m": 3, "d_k": 2, "d_v": 4}, _kept()),
-        Setting("n = m", 706, {"n": 5}, _kept(empty_row)),
+        Setting("n = m", 706, {"n": 5}, _kept(masked)),
     ),
 )
 
