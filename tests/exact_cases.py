@@ -72,6 +72,12 @@ def heads():
     ]  # fmt: skip
 
 
+def of_output(x):
+    """A gradient of the output of a layer with these arguments."""
+    X, Z, W, *_ = x
+    return draw(*np.broadcast_shapes(X.shape[:-2], Z.shape[:-2]), *X.shape[-2:])
+
+
 def rate(*shape):
     """Dropout's factors; what they are is left open."""
     return abs(draw(*shape))
@@ -172,6 +178,22 @@ def along_both(dO, dL, Q, K, V, B=None, gamma=None, *, with_L, **constants):
     return a.flash_attention_vjp(dO, Q, K, V, B, gamma, dL=dL, **constants)
 
 
+def attention_vjp_jvp(
+    dO_dot, Q_dot, K_dot, V_dot, B_dot, gamma_dot, dO, Q, K, V, B=None, gamma=None, *, R=None
+):  # fmt: skip
+    """attention_hvp as the tangent of the gradients, which it is: that of dO comes first."""
+    dots = Q_dot, K_dot, V_dot, B_dot, gamma_dot
+    return a.attention_hvp(*dots, dO, Q, K, V, B, gamma, dO_dot=dO_dot, R=R)
+
+
+def multihead_vjp_jvp(
+    dY_dot, X_dot, Z_dot, W_dot, B_dot, gamma_dot, dY, X, Z, W, B=None, gamma=None, *, R=None
+):  # fmt: skip
+    """multihead_hvp in the same way."""
+    dots = X_dot, Z_dot, W_dot, B_dot, gamma_dot
+    return a.multihead_hvp(*dots, dY, X, Z, W, B, gamma, dY_dot=dY_dot, R=R)
+
+
 def on_targets(f):
     """f with targets that are 0 but where they are asked for."""
     @functools.wraps(f)
@@ -198,6 +220,8 @@ FUNCTIONS = {  # what it means, the gradients, the tangents
     a.dropout_attention: (plain.attention, a.dropout_attention_vjp, a.dropout_attention_jvp),
     a.flash_attention: (plain.flash_attention, a.flash_attention_vjp, a.flash_attention_jvp),
     a.attention_vjp: (None, a.attention_vjp_vjp, None),
+    a.dropout_attention_vjp: (None, a.attention_vjp_vjp, attention_vjp_jvp),
+    a.multihead_vjp: (None, None, multihead_vjp_jvp),
     a.flash_attention_vjp: (None, a.flash_attention_vjp_vjp, None),
     a.merge: (plain.merge, a.merge_vjp, a.merge_jvp),
     a.multihead: (plain.multihead, a.multihead_vjp, a.multihead_jvp),
@@ -226,6 +250,7 @@ def asked():
         yield a.flash_attention, x, dict(tile=tile)
         yield a.flash_attention, x, dict(tile=2, R=R)
         yield a.attention_vjp, [dO, *x], {}
+        yield a.dropout_attention_vjp, [dO, *x], dict(R=R)
         yield a.flash_attention_vjp, [dO, *x], dict(tile=tile, R=R)
     for x in pieces():
         yield a.merge, x, {}
@@ -245,6 +270,7 @@ def asked():
     for x, constants in layers():
         yield a.multihead, x, constants
         yield a.multihead_map, x, constants
+        yield a.multihead_vjp, [of_output(x), *x], constants
     for x, constants in selves():
         yield a.self_attention, x, constants
 
@@ -268,7 +294,8 @@ def cases():
         if vjp:
             add("vjp", (vjp, f), x, constants)
         if jvp:
-            add("jvp", (jvp, f), x, constants)
+            name = jvp.__name__.replace("vjp_jvp", "hvp")
+            add("jvp", (jvp, f), x, constants, name if "hvp" in name else None)
         if f in (a.multihead, a.self_attention):
             add("vjp", (given(vjp), f), x, constants, vjp.__name__ + " given")
         if f is a.flash_attention:

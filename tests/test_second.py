@@ -19,6 +19,7 @@ from attnmath import (
     dropout_attention_jvp,
     dropout_attention_vjp,
 )
+from exact_cases import attention_vjp_jvp
 
 torch.set_num_threads(1)
 ROWS = [0, 1, 3]  # of the queries in problem(): the others may look at nothing
@@ -38,14 +39,6 @@ def tangents(x, seed=1):
     """Random numbers in the shapes of x."""
     rng = np.random.default_rng(seed)
     return [None if a is None else rng.normal(size=np.shape(a))[()] for a in x]
-
-
-def attention_vjp_jvp(
-    dO_dot, Q_dot, K_dot, V_dot, B_dot, gamma_dot, dO, Q, K, V, B=None, gamma=None, *, R=None
-):  # fmt: skip
-    """attention_hvp as the tangent of the gradients, which it is: that of dO comes first."""
-    dots = Q_dot, K_dot, V_dot, B_dot, gamma_dot
-    return attention_hvp(*dots, dO, Q, K, V, B, gamma, dO_dot=dO_dot, R=R)
 
 
 def defined(R):

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-import exact_cases
 from attnmath import (
     Weights,
     attention_hvp,
@@ -19,6 +18,7 @@ from attnmath import (
     multihead_map,
     multihead_vjp,
 )
+from exact_cases import layers, multihead_vjp_jvp
 from torch_layer import each, flat, output, tensor, weights
 
 torch.set_num_threads(1)
@@ -39,14 +39,6 @@ def tangents(x, seed=1):
     """Random numbers in the shapes of x, field by field."""
     rng = np.random.default_rng(seed)
     return each(lambda a: rng.normal(size=a.shape), list(x))
-
-
-def multihead_vjp_jvp(
-    dY_dot, X_dot, Z_dot, W_dot, B_dot, gamma_dot, dY, X, Z, W, B=None, gamma=None, *, R=None
-):  # fmt: skip
-    """multihead_hvp as the tangent of the gradients, which it is: that of dY comes first."""
-    dots = X_dot, Z_dot, W_dot, B_dot, gamma_dot
-    return multihead_hvp(*dots, dY, X, Z, W, B, gamma, dY_dot=dY_dot, R=R)
 
 
 def by_autograd(x, dots, R):
@@ -86,7 +78,7 @@ def test_multihead_hvp(biases, dropped):
     assert close(multihead_hvp(*dots[1:], *x, R=R), still) and not close(found, still)
 
 
-CASES = exact_cases.layers()
+CASES = layers()
 
 
 @pytest.mark.parametrize("exact", [False, True])

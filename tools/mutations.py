@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from changes import ALIKE, alternatives
 
 MODULES = """
-    _softmax _attention _projections _heads _inputs _dropout _blocks _jacobians _layer_arrays _arrays
+    _softmax _attention _projections _heads _inputs _dropout _blocks _jacobians _second _second_layer
+    _flash _flash_second _merge _layer_arrays _arrays
 """.split()
-CHECKS = set("scores head draws projection layer norm entries network targets".split())
+CHECKS = set("scores head draws projection layer norm entries network targets tiled two_parts".split())
 PLUMBING = set("""
     namespace number_type real is_complex is_number is_writable is_exact room_like constant shape is_large
 """.split())

@@ -58,7 +58,7 @@ OWN_TOKENS = LAYER | {"B": (2, 4, 4), "R": lambda rng, dtype: kept(rng, dtype)[:
 LETTERS = {  # of every function of a module; a function alone may differ
     **dict.fromkeys(("_softmax", "_attention", "_dropout", "_jacobians", "_second"), ONE_HEAD),
     "_projections": {"X": (3, 4, 6), "dY": (3, 4, 7), "W": (6, 7), "b": (7,)},
-    "_heads": LAYER,
+    "_heads": LAYER, "_second_layer": LAYER,
     "_inputs": OWN_TOKENS, "self_attention_jacobian": OWN_TOKENS,
     "_blocks": TOKENS | {"alpha": (6,), "beta": (6,), "epsilon": lambda rng, dtype: 1e-3, "U": (4, 5),
                          "W_U": (6, 7), "b_U": (7,), "W_D": (7, 6), "b_D": (6,), "dF": (4, 5),
@@ -208,6 +208,20 @@ def test_the_double_backward_is_that_of_jax(name):
     got = in_a_tuple(jax.jit(rule))(*dots, *x)
     assert all(np.isfinite(a).all() for a in got)
     assert close(got, jax.jit(lambda *x: jax.vjp(backward, *x)[1](dots))(*x), 16 * unit("float64"))
+
+
+@pytest.mark.parametrize(("name", "backward"), [
+    ("attention_hvp", "dropout_attention_vjp"), ("multihead_hvp", "multihead_vjp")])  # fmt: skip
+def test_the_tangents_of_the_gradients_are_those_of_jax(name, backward):
+    """All arguments of a backward pass move, dO or dY with them."""
+    f, x = case(name)
+    x, backward = jaxed(x), getattr(attnmath, backward)
+    names = list(inspect.signature(backward).parameters)[:6]
+    x_dot, given = tuple(x[f"{p}_dot"] for p in names), tuple(x[p] for p in names)
+    by_jax = jax.jit(lambda x, x_dot: jax.jvp(lambda *x: backward(*x, R=R), x, x_dot)[1])
+    R, got = x["R"], jax.jit(f)(**x)
+    assert all(np.isfinite(a).all() for a in jax.tree.leaves(got))
+    assert close(tuple(got), tuple(by_jax(given, x_dot)), 16 * unit("float64"))
 
 
 def test_jacobians_are_those_of_jax():
