@@ -55,12 +55,12 @@ def attention_hvp(
     P, O, P_dot, O_dot = _forward_jvp(
         Q_dot, K_dot, V_dot, B_dot, gamma_dot, Q, K, V, B, gamma, R
     )
+    dV_dot = T(times(P_dot, R)) @ dO + T(times(P, R)) @ dO_dot
     dP, dP_dot = times(dO @ T(V), R), times(dO_dot @ T(V) + dO @ T(V_dot), R)
     D, D_dot = rowsum(dO * O), rowsum(dO_dot * O + dO * O_dot)
     dA, dA_dot = P * (dP - D), P_dot * (dP - D) + P * (dP_dot - D_dot)
     dQ_dot = (gamma * dA_dot + gamma_dot * dA) @ K + gamma * dA @ K_dot
     dK_dot = T(gamma * dA_dot + gamma_dot * dA) @ Q + T(gamma * dA) @ Q_dot
-    dV_dot = T(times(P_dot, R)) @ dO + T(times(P, R)) @ dO_dot
     dgamma_dot = dA_dot * (Q @ T(K)) + dA * (Q_dot @ T(K) + Q @ T(K_dot))
     found = dQ_dot, dK_dot, dV_dot, dA_dot, dgamma_dot
     return HessianProduct(*map(sum_to, found, (Q, K, V, B, gamma)))

@@ -88,10 +88,10 @@ def _head_hvp(
     P, O, P_dot, O_dot = _forward_jvp(
         Q_dot, K_dot, V_dot, B_dot, gamma_dot, Q, K, V, B, gamma, R
     )
+    dV, dV_dot = T(times(P, R)) @ dO, T(times(P_dot, R)) @ dO + T(times(P, R)) @ dO_dot
     dP, dP_dot = times(dO @ T(V), R), times(dO_dot @ T(V) + dO @ T(V_dot), R)
     D, D_dot = rowsum(dO * O), rowsum(dO_dot * O + dO * O_dot)
     dA, dA_dot = P * (dP - D), P_dot * (dP - D) + P * (dP_dot - D_dot)
-    dV, dV_dot = T(times(P, R)) @ dO, T(times(P_dot, R)) @ dO + T(times(P, R)) @ dO_dot
     U, U_dot = dA @ K, dA_dot @ K + dA @ K_dot
     S, S_dot = T(dA) @ Q, T(dA_dot) @ Q + T(dA) @ Q_dot
     dQ_dot, dK_dot = gamma * U_dot + gamma_dot * U, gamma * S_dot + gamma_dot * S
