@@ -4,7 +4,7 @@ from collections import namedtuple
 
 import pytest
 
-from attnmath._leaves import all_leaves, fits, folded, is_branch, leaves, on_leaves
+from attnmath._leaves import all_leaves, fits, folded, is_branch, leaves, names_of_outputs, on_leaves, outputs
 
 Pair = namedtuple("Pair", "a b")
 Three = namedtuple("Three", "x y z")
@@ -29,6 +29,14 @@ def test_leaves_have_the_names_of_all_fields_above():
     assert leaves("X", (1, 2), 3.0) == [("X", (1, 2))]
     assert all_leaves(["X", "W"], [7, Pair(8, 9)], [0, Pair(0, 0)]) == (["X", "W.a", "W.b"], [7, 8, 9])
     assert all_leaves([], [], []) == ([], [])
+
+
+def test_outputs_are_one_or_several_or_named_tuples_inside():
+    assert outputs(4, 1.0) == (["Y"], [4]) and names_of_outputs(1.0) == ["Y"]
+    assert outputs((4, None), (1, 2)) == (["Y0", "Y1"], [4, None])
+    assert outputs(Three(4, Pair(5, 6), None), TREE) == (["x", "y.a", "y.b", "z"], [4, 5, 6, None])
+    assert outputs((7, None, 8), TREE) == (["x", "y.a", "y.b", "z"], [7, None, None, 8])
+    assert names_of_outputs(TREE) == ["x", "y", "z"]
 
 
 @pytest.mark.parametrize("x, want", [

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnmath._problem import Problem, names_of
+from attnmath._problem import Problem, names_of, takes_each
 
 U = 2.0**-53
 x, y = np.array([1.0, 2.0]), np.array([[3.0], [-40.0]])
@@ -157,3 +157,18 @@ def test_arguments_stay_as_they_are():
         p.run("g", spoil, ["a", "b"], (x, y))
     assert str(caught.value) == "g modifies its argument b" and y.tolist() == [[3.0], [-40.0]]
     p.run("g", lambda a, b: 0, ["a", "b"], (np.array([np.nan, -np.inf]), (x, None)))
+
+
+@pytest.mark.parametrize("f_vjp, f, dY, want", [
+    (lambda a, b, x, y: 0, lambda x, y: 0, (1, 2), True),
+    (lambda a, b, x, y, scale=1: 0, f, (1, 2), True),
+    (lambda dY, x, y: 0, lambda x, y: 0, (1, 2), False),
+    (lambda a, b, x, y: 0, lambda x, y: 0, 1, False),
+    (lambda a, x, y: 0, lambda x, y: 0, (1,), False),
+    (lambda a, b, c, x, y: 0, lambda x, y: 0, (1, 2), False),
+    (lambda *given: 0, lambda x, y: 0, (1, 2), False),
+    (lambda a, b, x, y: 0, lambda *given: 0, (1, 2), True),
+    (lambda a, b, x, y, *, scale: 0, lambda x, y, *, scale: 0, (1, 2), True),
+])
+def test_gradients_are_taken_one_by_one_where_there_is_a_name_for_each(f_vjp, f, dY, want):
+    assert takes_each(f_vjp, f, (x, y), dY) is want
