@@ -3,6 +3,7 @@
 import functools
 import itertools
 
+import array_api_strict
 import numpy as np
 import pytest
 import torch
@@ -71,7 +72,7 @@ def close(got, want, rounds=1e-14):
     return all(g.shape == w.shape and np.abs(g - w).max(initial=0) <= rounds * size for g, w in pairs)
 
 
-ARRAYS = [np.asarray, torch.as_tensor]
+ARRAYS = [np.asarray, torch.as_tensor, array_api_strict.asarray]
 SHAPES_OF_R = [None, (2, 3, 4, 5), (4, 5), (3, 1, 5)]
 
 
@@ -139,6 +140,25 @@ def test_arrays_of_torch_are_checked_too():
     dO = torch.ones(attention(*x).shape, dtype=torch.float64)
     check_vjp(attention_vjp_vjp, attention_vjp, dO, *x)
     check_jvp(attention_vjp_jvp, attention_vjp, dO, *x)
+
+
+def test_torch_differentiates_the_double_backward():
+    """The third derivatives of autograd: <w, gradients of <u, gradients>>, by all inputs."""
+    dO, x, R = problem(leading=())
+    u, w = tangents(x, 1), tangents((dO, *x), 2)
+    R, u, w = torch.as_tensor(R), *([torch.as_tensor(a) for a in side] for side in (u, w))
+
+    def thrice(second):
+        given = [torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in (dO, *x)]
+        psi = sum((a * b).sum() for a, b in zip(second(*given), w))
+        return [a.numpy() for a in torch.autograd.grad(psi, given)]
+
+    def by_autograd(dO, *x):
+        first = torch.autograd.grad(defined(R)(*x), x, dO, create_graph=True)
+        psi = sum((a * b).sum() for a, b in zip(first, u))
+        return torch.autograd.grad(psi, (dO, *x), create_graph=True)
+
+    assert close(thrice(lambda *given: attention_vjp_vjp(*u, *given, R=R)), thrice(by_autograd), 1e-13)
 
 
 def test_two_keys_by_hand():
@@ -421,3 +441,31 @@ def test_mistakes_are_refused(mistake, exact):
     if mistake not in OF_DO_DOT:
         with pytest.raises(AssertionError, match=said):
             check_vjp(double_backward(mistake), dropout_attention_vjp, *x, R=R, exact=exact)
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("function", "changed", "kind", "sentence"), [
+    (attention_vjp_vjp, dict(dO=np.ones((2, 4))), ValueError, "dO has shape (2, 4); it needs (2, 5), the shape of O"),
+    (attention_vjp_vjp, dict(Q_dot=np.ones(3)), ValueError, "Q_dot has shape (3,); it needs (2, 3), the shape of Q"),
+    (attention_vjp_vjp, dict(V_dot=np.ones((4, 3))), ValueError, "V_dot has shape (4, 3); it needs (4, 5), the shape of V"),
+    (attention_vjp_vjp, dict(gamma_dot=np.ones(2)), ValueError, "gamma_dot has shape (2,); it needs (), the shape of gamma"),
+    (attention_vjp_vjp, dict(B=None), ValueError, "B_dot has shape (2, 4); it needs to be None, as B is"),
+    (attention_vjp_vjp, dict(K_dot=np.ones((4, 3), "f")), TypeError, "K_dot has dtype float32; it needs that of Q, float64"),
+    (attention_vjp_vjp, dict(R=-np.ones(4)), ValueError, "R of shape (4,) holds NaN, +inf or a number below 0;"
+     " its entries need to be 0 or 1 / (1 - rho)"),
+    (attention_hvp, dict(dO_dot=np.ones(5)), ValueError, "dO_dot has shape (5,); it needs (2, 5), the shape of dO"),
+    (attention_hvp, dict(dO_dot=1.0), TypeError, "dO_dot is a float; it needs to be an array (of NumPy, torch or"
+     " another array-API library)"),
+    (attention_hvp, dict(dO=None), TypeError, "dO is a NoneType; it needs to be an array (of NumPy, torch or another"
+     " array-API library)"),
+])  # fmt: skip
+def test_bad_input_gets_one_clear_sentence(function, changed, kind, sentence):
+    x, _ = small()
+    names = "dO", "Q", "K", "V", "B", "gamma"
+    given = dict(zip(names, x)) | {f"{name}_dot": a for name, a in zip(names[1:], x[1:])}
+    given["B_dot"] = np.zeros((2, 4))
+    with pytest.raises(kind) as told:
+        function(**given | changed)
+    assert str(told.value) == f"{function.__name__}: {sentence}"
