@@ -81,3 +81,11 @@ SHARE = 0.1
 # processors round otherwise. A wrong term in an objective moves the weights by a thousandth and
 # more within some steps.
 TRAINED = 1e-12
+
+# Second derivatives, and attention for PyTorch, against autograd of the definition, both in
+# float64: the largest error of an array relative to its largest number, or to 1 if that is
+# more (the inputs are of that size, and terms may cancel to 0). Both sides are right up to
+# roundings of sums of some tens of terms. In 1,000 random problems each the drop-in came to
+# 5e-14 at most, in seven orders of differentiation, and the functions for arrays to 5e-13; a term
+# that is missing makes an error of a thousandth and more.
+DROP_IN = 1e-11
