@@ -48,7 +48,7 @@ class Carried(Scene):
 
     def _carrying(self, given: dict, tangents: dict) -> dict:
         still = {k: np.zeros(self.shape(k)) for k in given}
-        return {k: Dual(x, self.array((still | tangents)[k])) for k, x in given.items()}
+        return {k: Dual(self.array(x), self.array((still | tangents)[k])) for k, x in given.items()}
 
     def moving_part(self, x: Any, shape: tuple) -> Any:
         return self.array(x.y if isinstance(x, Dual) else np.zeros(shape))

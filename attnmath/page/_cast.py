@@ -72,6 +72,8 @@ class Cast:
         spec = self.letters.get(self.rows.get(letter, letter))
         if spec is None:
             raise PageError("letter", f"{letter} is not in the cast {self.name!r}", at)
+        if prefix and self.rows.get(letter, letter) in self.constants:
+            raise PageError("letter", f"{letter} is a constant: it has no derivative", at)
         if prefix == "dotd" and not self.moves(self.rows.get(letter, letter)):
             raise PageError("letter", f"the tangent of d{letter} is not in the cast {self.name!r}", at)
         return tuple(axis for axis in spec.axes if axis != "1")

@@ -26,6 +26,7 @@ from attnmath.page._casts_proved import PROVED
 from attnmath.page._casts_question import ANSWER, CAUSAL, QUESTION, VALUES
 from attnmath.page._casts_rounding import ROUNDING
 from attnmath.page._casts_sdpa import SOURCE_SDPA
+from attnmath.page._casts_second import SECOND
 
 
 def _zero_bias(values: dict, sizes: dict) -> None:
@@ -194,6 +195,7 @@ CHAPTERS = {
     "conventions": CONVENTIONS,
     "examine": EXAMINE,
     "jvp": (FORWARD, LAYER, SECOND_TANGENT),
+    "second": SECOND,
     "source_merge": SCRATCHED,
     "comparisons": COMPARED,
     "source_sdpa": SOURCE_SDPA,

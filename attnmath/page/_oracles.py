@@ -133,8 +133,11 @@ class TorchScene(Scene):
         """The derivative of what is made of gradients, which are differentiated once more."""
         graph = self.graph()
         by = graph.cotangents[name[1]] if name[0] else self.primals[name[1]]
-        slopes = self._slopes(frame.elsewhere(graph, "graph").evaluate(numerator).x, by)
-        return np.stack([slopes[..., *entry] for entry in entries])
+        moved = frame.elsewhere(graph, "graph")
+        key = ("slopes", name, *moved.key(numerator))
+        if key not in moved.memo:
+            moved.memo[key] = self._slopes(moved.evaluate(numerator).x, by)
+        return np.stack([moved.memo[key][..., *entry] for entry in entries])
 
     def second(self, prefix: str, letter: str):
         """The tangent of a gradient, by two more reverse sweeps."""

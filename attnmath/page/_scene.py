@@ -170,8 +170,6 @@ class Scene:
             raise PageError("grammar", "the derivative of a derivative is not read")
         if prefix == "" and letter in self.env:
             return self.env[letter]
-        if prefix and letter in self.cast.constants:
-            raise PageError("letter", f"{letter} is a constant: it has no derivative")
         is_first = prefix == "dot" and letter in self.env
         key = (prefix, letter, () if is_first else self.outputs)
         if key not in self.cache:
