@@ -96,7 +96,8 @@ class Book:
         raise error
 
     def check_names(self, statements: tuple, cast: Cast) -> None:
-        axes = locals_of(statements, cast, self.scenes(cast)[0].paired(()))[1]
+        scene = self.scenes(cast)[0].paired(self.outputs(statements, cast))
+        axes = locals_of(statements, cast, scene)[1]
         for statement in statements:
             if not statement.is_local:
                 scope(statement, cast, axes)

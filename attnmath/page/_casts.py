@@ -7,6 +7,7 @@ import numpy as np
 
 from attnmath._arrays import default_scale
 from attnmath.page._cast import Cast, Letter, Setting
+from attnmath.page._casts_applications import APPLIED
 from attnmath.page._casts_blocks import LOSS, NETWORK, NORM, SILU
 from attnmath.page._casts_blog import BLOG
 from attnmath.page._casts_bugs import BUGS
@@ -15,6 +16,7 @@ from attnmath.page._casts_comparisons import COMPARED
 from attnmath.page._casts_conventions import CONVENTIONS
 from attnmath.page._casts_depth import DECODER, GAUGE, MERGED, STEP
 from attnmath.page._casts_examine import EXAMINE
+from attnmath.page._casts_flash import FLASH
 from attnmath.page._casts_heads import ABLATION, REMOVAL
 from attnmath.page._casts_jvp import FORWARD, SECOND_TANGENT
 from attnmath.page._casts_layer import CONCATENATION, GROUPED, LAYER, LINEAR, LINEAR_BATCH, SELF, empty_row
@@ -194,6 +196,8 @@ CHAPTERS = {
     "bugs": (BUGS, DROPOUT),
     "conventions": CONVENTIONS,
     "examine": EXAMINE,
+    "applications": APPLIED,
+    "flash": FLASH,
     "jvp": (FORWARD, LAYER, SECOND_TANGENT),
     "second": SECOND,
     "source_merge": SCRATCHED,
