@@ -1,5 +1,8 @@
 """For PyTorch: attention with all its derivatives; weights out of its layer and back."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 from array_api_compat import is_array_api_obj, is_torch_array
@@ -7,10 +10,20 @@ from array_api_compat import is_array_api_obj, is_torch_array
 from attnmath._arguments import _dtype
 from attnmath._arrays import is_complex, number_type
 from attnmath._heads import Weights
-from attnmath._torch._patch import patched_attention
-from attnmath._torch._sdpa import scaled_dot_product_attention
+
+if TYPE_CHECKING:
+    from attnmath._torch._patch import patched_attention
+    from attnmath._torch._sdpa import scaled_dot_product_attention
 
 __all__ = ["load_weights", "patched_attention", "scaled_dot_product_attention", "weights_from"]
+
+
+def __getattr__(name: str) -> object:
+    """Attention is imported when it is asked for: it imports PyTorch's compiler."""
+    places = {"scaled_dot_product_attention": "_sdpa", "patched_attention": "_patch"}
+    if name not in places:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"attnmath._torch.{places[name]}"), name)
 
 
 def weights_from(module: torch.nn.MultiheadAttention) -> Weights:

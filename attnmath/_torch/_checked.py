@@ -82,16 +82,16 @@ def _shapes(query, key, value, enable_gqa):
 def _together(name, x, lead, own, of, enable_gqa):
     axes = max(len(lead), len(own))
     lead, own = ((1,) * (axes - len(x)) + tuple(x) for x in (lead, own))
-    if all(a == b or 1 in (a, b) for a, b in zip(lead, own)):
-        return common(lead, own)
-    hint = ""
-    if not enable_gqa and own[-1] and lead[-1] % own[-1] == 0:
-        hint = "; pass enable_gqa=True for heads that share keys and values"
-    _refuse(
-        ValueError,
-        f"{name} has shape {tuple(x.shape)}",
-        f"leading axes that broadcast against {lead}, those of {of}{hint}",
-    )
+    if any(a != b and 1 not in (a, b) for a, b in zip(lead, own)):
+        hint = ""
+        if not enable_gqa and own[-1] and lead[-1] % own[-1] == 0:
+            hint = "; pass enable_gqa=True for heads that share keys and values"
+        _refuse(
+            ValueError,
+            f"{name} has shape {tuple(x.shape)}",
+            f"leading axes that broadcast against {lead}, those of {of}{hint}",
+        )
+    return common(lead, own)
 
 
 def _mask(mask, query, need):

@@ -136,9 +136,7 @@ class Second(Function):
     def forward(dO_dot, Q_dot, K_dot, V_dot, B_dot, dO, Q, K, V, B, seed, how, needs):
         how = how._replace(seed=seed)
         with alone(dO_dot, Q_dot, K_dot, V_dot, B_dot, dO, Q, K, V, B):
-            got = _strips.second(
-                dO_dot, Q_dot, K_dot, V_dot, B_dot, dO, Q, K, V, B, how, needs=needs
-            )
+            got = _strips.second(dO_dot, Q_dot, K_dot, V_dot, B_dot, dO, Q, K, V, B, how, needs=needs)
         return tuple(x for x, need in zip(got, needs) if need)
 
     @staticmethod

@@ -8,6 +8,7 @@ is linear in all of them: only the graph of one strip is there at a time.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch.autograd import Function
@@ -88,23 +89,21 @@ class Sum(Function):
 
     @staticmethod
     def forward(program, how, seed, *inputs):
-        how = how._replace(seed=seed)
-        Q, K, V, B = inputs[program.first : program.first + 4]
-        others = (x for x in inputs if x is not None)
         with alone(*inputs):
-            work = Work(how, Q, K, V, B, *others, arrays=0)
+            Q, K, V, B = inputs[program.first : program.first + 4]
+            work = Work(how._replace(seed=seed), Q, K, V, B, *inputs, arrays=0)
             likes = [None if i is None else inputs[i] for i in program.shapes]
             totals = [work.output(V) if x is None else work.result(x) for x in likes]
+            sides = ["q" if i is None else program.sides[i] for i in program.shapes]
             for heads in work.heads():
-                sides = ["q" if i is None else program.sides[i] for i in program.shapes]
-                sums = [None if side == "b" else heads.sum(x) for side, x in zip(sides, totals)]
-                whole = [x if x is None or side == "b" else heads.read(x) for side, x in zip(program.sides, inputs)]
+                given = list(map(partial(read, heads), program.sides, inputs))
+                sums = list(map(partial(summed, heads), sides, totals))
                 for strip in heads.strips():
-                    part = (cut(strip, side, x) for side, x in zip(program.sides, whole))
-                    for side, own, total, got in zip(sides, sums, totals, program.run(strip, *part)):
-                        place = strip.part(total) if side == "b" else at(strip, side, own)
-                        place += got
-            return tuple(x.to(Q.dtype if like is None else like.dtype) for x, like in zip(totals, likes))
+                    at = partial(cut, strip)
+                    got = program.run(strip, *map(at, program.sides, given))
+                    for x, y in zip(map(at, sides, sums), got):
+                        x += y
+            return tuple(x.to(Q.dtype if y is None else y.dtype) for x, y in zip(totals, likes))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -127,13 +126,21 @@ class Sum(Function):
         return mapped(Sum.apply, info.batch_size, dims, inputs)
 
 
-def at(strip, side, x):
-    return x[:, strip.rows if side == "q" else strip.keys]
+def read(heads, side, x):
+    """The heads' part of an input; B stays as it is."""
+    return x if x is None or side == "b" else heads.read(x)
+
+
+def summed(heads, side, total):
+    """What the heads' part of a result is added to."""
+    return total if side == "b" else heads.sum(total)
 
 
 def cut(strip, side, x):
-    """The strip's part of an input, in the precision of sums."""
-    if x is None or side != "b":
-        return x if x is None else at(strip, side, x)
+    """The strip's part: a view of a sum, a copy of an input of 16 bits."""
+    if x is None:
+        return None
+    if side != "b":
+        return x[:, strip.rows if side == "q" else strip.keys]
     x = strip.part(x)
     return x if x.dtype == torch.bool else x.to(strip.heads.work.dtype)

@@ -6,9 +6,8 @@ from attnmath._torch._checked import checked
 from attnmath._torch._functions import attention
 from attnmath._torch._how import How
 
-_eager = None
 
-
+@torch.compiler.disable
 def scaled_dot_product_attention(
     query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
 ):
@@ -32,13 +31,6 @@ def scaled_dot_product_attention(
     RuntimeError under is_grads_batched and vectorize, whose work torch.func.vmap does.
     Derived in chapters/second.md, eq:attention_hvp.
     """
-    global _eager
-    if _eager is None:  # the compiler is imported when it is needed
-        _eager = torch.compiler.disable(_attention)
-    return _eager(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-
-
-def _attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa):
     query, key, value, attn_mask = _cast(query, key, value, attn_mask)
     checked(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
