@@ -5,11 +5,6 @@ import numpy as np
 from attnmath.page._cast import Cast, Letter, Setting
 
 
-def _along(values: dict, sizes: dict) -> None:
-    """The slope that pays best: in the direction of the gain."""
-    values["U"] = 1.3 * values["F"]
-
-
 def _calm(values: dict, sizes: dict) -> None:
     """A wave that is not too steep anywhere, so that no number is nearly zero beside others."""
     values["x"] = np.linspace(-1, 1, sizes["n"])[:, None]
@@ -20,17 +15,14 @@ PATH = Cast(
     name="path",
     sizes={"n": 4, "d": 3},
     letters={
-        "X": Letter(("n", "d")),
-        "E": Letter(("n", "d")),
-        "F": Letter(("n", "d")),
+        "Z": Letter(("n", "d")),
+        "S": Letter(("n", "d")),
         "r": Letter(("1", "1")),
         "t": Letter(("1", "1")),
-        "Z": Letter(("n", "d"), "prp:path"),
-        "S": Letter(("n", "d"), "prp:path"),
-        "U": Letter(("n", "d"), "prp:path"),
+        "U": Letter(("n", "d"), "prp:mean_velocity"),
     },
     outputs=("U",),
-    constants=("X", "E", "F", "r"),
+    constants=("S", "r"),
     settings=(
         Setting("random", 721),
         Setting("random again", 722),
@@ -69,7 +61,6 @@ PENALTY = Cast(
     settings=(
         Setting("random", 741),
         Setting("random again", 742),
-        Setting("in the direction of the gain", 743, change=_along),
         Setting("sizes in another order", 744, {"n": 3, "d": 5}),
     ),
 )
