@@ -37,7 +37,8 @@ def forward(Q, K, V, B, how):
     call = processor(Q, K, V, B, how)
     if call:
         O, L = KERNEL(*call[:3], 0.0, how.causal, attn_mask=call.b, scale=how.scale)
-        return unfolded(O, call.lead, 2), unfolded(L, call.lead, 1)
+        if B is None or L.isfinite().all():  # not so where an empty row is 0 / 0, as in old versions
+            return unfolded(O, call.lead, 2), unfolded(L, call.lead, 1)
     if accelerator(Q, K, V, B, how):
         O = scaled_dot_product_attention(Q, K, V, is_causal=how.causal, scale=how.scale)
     else:
@@ -67,10 +68,7 @@ def vjp(dO, Q, K, V, B, O, L, how, needs):
 
 def exact(L):
     """Whether the kernel's backward may trust L; not where it is not the kernel's."""
-    if L.shape[-1] == 0:
-        return False
-    size = L.abs()
-    return bool(size.amax() <= LARGEST) or not ((size > LARGEST) & L.isfinite()).any()
+    return L.shape[-1] > 0 and bool(L.abs().amax() <= LARGEST)
 
 
 def processor(Q, K, V, B, how):
@@ -96,7 +94,11 @@ def processor(Q, K, V, B, how):
 
 
 def mask(B, lead, dtype):
-    """Where the leading axes part into two, so that B needs no copy, and B so folded."""
+    """Where the leading axes part into two, so that B needs no copy, and B so folded.
+
+    The kernel takes numbers. A boolean B for all queries is made into numbers; the copy of
+    another would be as large as the scores, and the strips are as fast as its making.
+    """
     if B.dtype == torch.bool and B.shape[-2] == 1:
         B = torch.zeros_like(B, dtype=dtype).masked_fill_(~B, -torch.inf)
     own = B.shape[:-2]
