@@ -35,7 +35,7 @@ ALONE := -p no:hypothesispytest    # half a second for each worker that has note
 CHECKS := $(DONE)/pairs $(DONE)/ledger $(DONE)/made $(DONE)/pages $(DONE)/notebooks
 LEDGER := chapters/ledger.md
 
-.PHONY: book test test-adapters check html env lab notebooks ledger pages museum trained misprints proofs portable lint mutants exact-mutants wheel accessible clean help
+.PHONY: book test test-adapters check html env lab notebooks ledger pages museum trained second-order misprints proofs portable lint mutants exact-mutants wheel accessible clean help
 
 help:
 	@echo 'make book        check every page and notebook, then build _build/html'
@@ -48,6 +48,7 @@ help:
 	@echo 'make pages       write the overview of the sources, errata, cheat sheet and museum again'
 	@echo 'make museum      measure again which tests accept the mistakes of the museum (minutes)'
 	@echo 'make trained     train the transformer of the chapter on training again (minutes)'
+	@echo 'make second-order  measure time and memory of the derivatives of attention again (20 minutes)'
 	@echo 'make misprints   try every one-symbol misprint of every displayed formula'
 	@echo 'make proofs      prove every displayed formula that is algebraic, in exact arithmetic'
 	@echo 'make lint        ruff and codespell'
@@ -146,6 +147,9 @@ museum: $(READY)
 
 trained: $(READY)
 	$(PY) tools/train.py
+
+second-order: $(READY)
+	$(PY) benchmarks/second_order.py
 
 misprints: $(READY)
 	$(PY) -m attnmath.page misprints
