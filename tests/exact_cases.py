@@ -112,6 +112,7 @@ def layers():
         [[draw(1, 2, 2), *two[1:], weights(2, 1, 2, 2, 1, 1, "V")], {}],
         [[draw(2, 1, 2), draw(3, 2), weights(2, 2, 2, 2, 1, 1, "Q"), draw(3, hide=[(1,)]), draw(2)], RECORDED],
         [[*three, weights(2, 1, 2, 1, 1, 1, "QKVO")], LARGE],
+        [[draw(2, 2), three[1], weights(2, 1, 2, 1, 1, 1, "V"), draw(2, 3)], LARGE],
         [[three[0], draw(3, 1), weights(2, 2, 2, 1, 1, 1, "O"), draw(2, 3, hide=[(1,)]), draw()], LARGE],
         [[*three, weights(2, 2, 2, 1, 1, 1, ""), draw(3, 2, 2, 3, hide=[(1, 0, 1)]), draw(2)],
          dict(R=rate(2, 1, 3), **LARGE)],
