@@ -37,9 +37,8 @@ class Strip:
         if B is not None:
             self.as_scores(A).add_(bias(self.part(B), P))
         if self.heads.work.how.causal:
-            corner = A[..., self.rows.start :]  # before it, every key is an earlier one
-            later = torch.ones(corner.shape[1:], dtype=torch.bool, device=A.device).triu(1)
-            corner.masked_fill_(later, -torch.inf)
+            last = A[..., self.rows.start :]  # before them, every key is an earlier one
+            last += self.heads.work.corner[: last.shape[1], : last.shape[2]]
         torch.softmax(A, -1, out=P)
         if B is not None:
             empty = A.amax(-1, keepdim=True) == -torch.inf

@@ -8,10 +8,11 @@ import torch
 from attnmath._torch._draws import Draws
 from attnmath._torch._scores import Strip
 
-ELEMENTS = {"cpu": 2**19}  # numbers in one strip: its arrays stay in the cache
+ELEMENTS = {"cpu": 2**20}  # numbers in one strip: its arrays stay in the cache
 ELSEWHERE = 2**24  # on other devices: enough work for one launch
 ROWS = 32  # no fewer: a product of few rows is slow
-CAUSAL = 128  # fewer than these waste more than the keys that a finer staircase saves
+ENOUGH = 512  # and no more: a product of these is as fast as one of many
+STAIRS = 128  # fewer, under a causal mask: finer steps save few keys
 
 
 def leading(*tensors):
@@ -35,10 +36,8 @@ class Work:
         self.dtype = torch.promote_types(Q.dtype, torch.float32)
         self.device = Q.device
         elements = ELEMENTS.get(Q.device.type, ELSEWHERE)
-        rows = max(ROWS, elements // max(self.m, 1))
-        if how.causal:
-            rows = min(rows, max(ROWS, CAUSAL, self.n // 8))
-        self.rows = max(1, min(self.n, rows))
+        most = min(ENOUGH, max(STAIRS, self.n // 8)) if how.causal else ENOUGH
+        self.rows = max(1, min(self.n, most, max(ROWS, elements // max(self.m, 1))))
         self.steps = together(self.lead, elements // max(self.rows * self.m, 1))
         self.draws = None
         if how.dropout:
@@ -46,6 +45,10 @@ class Work:
             arrays += 2
         size = prod(self.steps) * self.rows * self.m
         self.scratch = [Q.new_empty(size, dtype=self.dtype) for _ in range(arrays)]
+        if how.causal:
+            key = torch.arange(self.rows, device=Q.device)
+            zeros = Q.new_zeros(self.rows, self.rows, dtype=self.dtype)
+            self.corner = zeros.masked_fill_(key > key[:, None], -torch.inf)
 
     def result(self, like, needed=True):
         """Zeros of the shape of a tensor, to be added to; None where not needed."""
