@@ -45,7 +45,6 @@ BACKWARD = Cast(
         Setting("causal", 723, change=calm(_kept(masked))),
         Setting("empty row", 724, change=calm(_kept(empty_row))),
         Setting("sizes in another order", 725, {"n": 5, "m": 3, "d_k": 2, "d_v": 4}, calm(_kept())),
-        Setting("n = m, no dropout", 726, {"n": 5}, calm(_no_dropout)),
     ),
 )
 
@@ -71,6 +70,7 @@ PAIR = replace(
         "E^V": Letter(("m", "d_v")),
     },
     constants=("B", "gamma", "R", "E^Q", "E^K", "E^V"),
+    settings=BACKWARD.settings[-2:],
 )
 
 LAYER_HESSIAN = replace(
