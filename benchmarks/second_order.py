@@ -1,8 +1,8 @@
 """Derivatives of attention: PyTorch's fused kernel, the kernel that writes it out, and attnmath.
 
     python benchmarks/second_order.py               all of it, into attnmath/second_order.json (20 minutes)
-    python benchmarks/second_order.py times --sizes 4096 --heads 1 --out /tmp/times.json
-    python benchmarks/second_order.py times memory --device cuda --out /tmp/cuda.json
+    python benchmarks/second_order.py times --sizes 4096 --heads 1 --out times.json
+    python benchmarks/second_order.py times memory --device cuda --out cuda.json
 
 What is measured, and how: benchmarks/README.md.
 """
@@ -230,7 +230,9 @@ def step_peak(task, source, n, given):
 
 def fresh(work, *arguments):
     """work(*arguments) in a process of its own, which has the libraries but has computed nothing."""
-    with ProcessPoolExecutor(1, mp_context=get_context("forkserver")) as pool:
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["torch", "attnmath._torch._sdpa", "attnmath._torch._objectives"])
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(work, *arguments).result()
 
 
@@ -269,7 +271,7 @@ def measure(what, given):
                 yield key(*point), {name: fresh(peak, name, *point, given)[0]
                                     for name in programs(given.device, *point[:2]) if "forward" not in name}
     elif what == "long":
-        for name in ("ours forward", "ours backward", "ours jvp", "ours second"):
+        for name in ("ours jvp", "ours backward", "ours second"):
             mib, took = fresh(peak, name, LONG, 1, False, given)
             yield name, {"n": LONG, "MiB": mib, "s": took}
     else:
@@ -291,7 +293,7 @@ def main():
     options.add_argument("--sizes", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192], metavar="n")
     options.add_argument("--heads", type=int, nargs="+", default=[1, 8], metavar="H")
     options.add_argument("--threads", type=int, default=torch.get_num_threads())
-    options.add_argument("--seconds", type=float, default=20, help="for the turns at one point")
+    options.add_argument("--seconds", type=float, default=15, help="for the turns at one point")
     options.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options.add_argument("--out", type=Path, default=RESULTS)
     given = options.parse_args()
