@@ -89,7 +89,7 @@ PARTS = Cast(
         "O": Letter(("n", "d_v"), "eq:merge"),
     },
     outputs=("O", "L"),
-    rows={"v'": "V'", "o'": "O'", "o": "O"},
+    rows={"v'": "V'", "v''": "V''", "o'": "O'", "o": "O"},
     names={"O'": "O_a", "L'": "L_a", "O''": "O_b", "L''": "L_b"},
     settings=(
         Setting("random", 811),
@@ -100,9 +100,9 @@ PARTS = Cast(
 )
 
 
-def _causal(values: dict, sizes: dict) -> None:
-    n = sizes["n"]
-    values["B"] = np.where(np.tri(n, dtype=bool), values["B"], -np.inf)
+def _calm(values: dict, sizes: dict) -> None:
+    for name in "QK":
+        values[name] = values[name] / 2
 
 
 CACHE = Cast(
@@ -112,18 +112,17 @@ CACHE = Cast(
         "Q": Letter(("n", "d_k")),
         "K": Letter(("n", "d_k")),
         "V": Letter(("n", "d_v")),
-        "B": Letter(("n", "n")),
         "gamma": Letter(("1", "1")),
-        "A": Letter(("n", "n"), "eq:attention_map"),
-        "P": Letter(("n", "n"), "eq:attention_map"),
-        "O": Letter(("n", "d_v"), "eq:attention_map"),
+        "A": Letter(("n", "n"), "prp:cache"),
+        "P": Letter(("n", "n"), "prp:cache"),
+        "O": Letter(("n", "d_v"), "prp:cache"),
     },
     outputs=("O",),
     rows={"q": "Q", "k": "K", "v": "V", "o": "O"},
     settings=(
-        Setting("causal", 821, change=_causal),
-        Setting("causal again", 822, change=_causal),
-        Setting("sizes in another order", 823, {"n": 3, "d_k": 4, "d_v": 6}, _causal),
+        Setting("random", 821, change=_calm),
+        Setting("random again", 822, change=_calm),
+        Setting("sizes in another order", 823, {"n": 3, "d_k": 4, "d_v": 6}, _calm),
     ),
 )
 
@@ -132,7 +131,7 @@ def _packed(values: dict, sizes: dict) -> None:
     """Documents one after the other; in each, a causal mask."""
     n, count = sizes["n"], sizes["T"]
     document = np.arange(n) * count // n
-    values["chi"] = 1.0 * (document == np.arange(count)[:, None])
+    values["E"] = 1.0 * (document == np.arange(count)[:, None])
     own = (document[:, None] == document) & np.tri(n, dtype=bool)
     values["B"] = np.where(own, values["B"], -np.inf)
 
@@ -146,13 +145,13 @@ PACKED = Cast(
         "V": Letter(("n", "d_v")),
         "B": Letter(("n", "n")),
         "gamma": Letter(("1", "1")),
-        "chi": Letter(("T", "n"), "mask"),
+        "E": Letter(("T", "n"), "mask"),
         "A": Letter(("n", "n"), "eq:attention_map"),
         "P": Letter(("n", "n"), "eq:attention_map"),
         "O": Letter(("n", "d_v"), "eq:attention_map"),
     },
     outputs=("O",),
-    constants=("chi",),
+    constants=("E",),
     settings=(
         Setting("four documents", 831, change=_packed),
         Setting("three documents", 832, {"n": 5, "T": 3, "d_k": 4, "d_v": 6}, _packed),
