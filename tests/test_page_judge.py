@@ -138,6 +138,7 @@ def test_both_oracles_agree_on_every_letter(real_book, cast):
                 a, b = first.paired((output,)), second.paired((output,))
                 above = [k for k in dots if a.upstream(k)]
                 _agree([(a.letter("d", k), b.letter("d", k)) for k in above])
+                _agree([(a.letter("dotd", k), b.letter("dotd", k)) for k in above if cast.moves(k)])
 
 
 def _agree(pairs: list) -> None:
