@@ -30,11 +30,11 @@ class Program:
     first: int
 
 
-BOTH = Program(_programs.both, "qkkbqkkb", (None, None), 4)
+MIXED = Program(_programs.mixed, "qkkb" * 4, (None, None), 12)
 SECOND = Program(_programs.second, "qqkkbqqkkb", (None, 6, 7, 8, 9), 6)
 
 
-def tangent(program, tangents, inputs, seed, how, needs=(True, True)):
+def tangent(program, tangents, inputs, seed, how, needs):
     """The tangents of the outputs that are needed; a tangent of None is 0."""
     seen = tuple(o for o, need in enumerate(needs) if need)
     moved = tuple(i for i, x in enumerate(tangents) if x is not None)
@@ -91,7 +91,7 @@ class Sum(Function):
     def forward(program, how, seed, *inputs):
         with alone(*inputs):
             Q, K, V, B = inputs[program.first : program.first + 4]
-            work = Work(how._replace(seed=seed), Q, K, V, B, *inputs, arrays=0)
+            work = Work(how._replace(seed=seed), Q, K, V, B, *inputs, arrays=0, share=4)
             likes = [None if i is None else inputs[i] for i in program.shapes]
             totals = [work.output(V) if x is None else work.result(x) for x in likes]
             sides = ["q" if i is None else program.sides[i] for i in program.shapes]

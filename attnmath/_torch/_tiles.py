@@ -27,15 +27,16 @@ class Work:
     """All strips of one call: group after group of heads, strip after strip of rows.
 
     Rows and draws depend on how, and on the shapes of Q and K, so that every pass over
-    the same head has the same strips and the same factors of dropout.
+    the same head has the same strips and the same factors of dropout. Without dropout,
+    who needs many arrays at a time may ask for strips of a share of the numbers.
     """
 
-    def __init__(self, how, Q, K, V, B, *others, arrays):
+    def __init__(self, how, Q, K, V, B, *others, arrays, share=1):
         self.how, self.n, self.m = how, Q.shape[-2], K.shape[-2]
         self.lead = leading(Q, K, V, B, *others)
         self.dtype = torch.promote_types(Q.dtype, torch.float32)
         self.device = Q.device
-        elements = ELEMENTS.get(Q.device.type, ELSEWHERE)
+        elements = ELEMENTS.get(Q.device.type, ELSEWHERE) // (1 if how.dropout else share)
         most = min(ENOUGH, max(STAIRS, self.n // 8)) if how.causal else ENOUGH
         self.rows = max(1, min(self.n, most, max(ROWS, elements // max(self.m, 1))))
         self.steps = together(self.lead, elements // max(self.rows * self.m, 1))
