@@ -2,15 +2,19 @@
 
 import inspect
 import itertools
+import subprocess
+import sys
 
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch.autograd import grad, gradcheck, gradgradcheck
 from torch.func import hessian, jacfwd, jacrev, jvp, vmap
 from torch.nn.attention.bias import causal_upper_left
 
+import attnmath.torch
 from attnmath._torch import _kernels, _strips
 from attnmath.torch import patched_attention
 from attnmath.torch import scaled_dot_product_attention as attention
@@ -164,6 +168,10 @@ def forward(f, x_dot):
     return lambda *x: jvp(lambda *x: uneven(*parts(f(*x))), x, x_dot)[1]
 
 
+def refuse(*_, **__):
+    raise AssertionError("not to be called")
+
+
 def parts(y):
     return y if isinstance(y, tuple) else (y,)
 
@@ -187,15 +195,45 @@ def test_hessian_with_a_boolean_mask_and_an_empty_row():
     assert near(H, hessian(lambda Q: uneven(plain(Q, K, V, mask)))(Q)) and not H[:, 1].any() and H.any()
 
 
+@pytest.mark.parametrize("letters", ["GGG", "JGJ", "JJG"])
+@pytest.mark.parametrize("case", ["causal", "boolean mask", "dropout", "shared keys"])
+def test_the_third_derivative_of_each_kind(case, letters):
+    shapes = (1, 4, 3, 2), (1, 2, 5, 2), (1, 2, 5, 3)
+    x, x_dot, mask, R = numbers(*shapes, requires_grad=False), numbers(*shapes, seed=1, requires_grad=False), None, None
+    if case == "boolean mask":
+        mask = numbers((4, 3, 5), requires_grad=False)[0] > 0
+        mask[1, 2] = False
+    if case == "dropout":
+        x, x_dot = ([y[:, :2] for y in z] for z in (x, x_dot))
+        R = factors(*x[:2], 7, dropout_p=0.4)
+
+    def ours(Q, K, V):
+        torch.manual_seed(7)
+        options = dict(dropout_p=0.4) if R is not None else dict(enable_gqa=True, is_causal=case == "causal")
+        return attention(Q, K, V, mask, **options)
+
+    def expected(Q, K, V):
+        return plain(Q, K, V, mask, R, causal=case == "causal")
+
+    def backward_of_three(f):
+        return torch.func.grad(lambda *x: uneven(*parts(f(*x))), (0, 1, 2))
+
+    for letter in letters:
+        change = backward_of_three if letter == "G" else lambda f: forward(f, tuple(x_dot))
+        ours, expected = change(ours), change(expected)
+    assert near(ours(*x), expected(*x))
+
+
 def test_the_third_derivative_by_autograd_alone():
     x, _ = head()
-    for f in (attention, plain):
+
+    def third(f):
         y = f(*x)
         for _ in range(3):
             y = grad(uneven(*parts(y)), x, create_graph=True)
-        if f is attention:
-            got = y
-    assert near(got, y)
+        return y
+
+    assert same(third)
 
 
 def test_dual_numbers():
@@ -219,13 +257,22 @@ def test_dual_numbers_over_and_under_a_gradient():
 def test_a_gradient_of_autograd_through_a_tangent_of_func():
     """As a network is trained on an objective that has a tangent."""
     x, x_dot = head()
-    for f in (attention, plain):
+
+    def both(f):
+        return grad(uneven(*jvp(f, tuple(x), tuple(x_dot))), x)
+
+    assert same(both)
+
+
+def test_a_tangent_that_is_held_still_costs_no_second_derivative(monkeypatch):
+    monkeypatch.setattr(_strips, "second", refuse)
+    x, x_dot = head()
+
+    def stopped(f):
         O, O_dot = jvp(f, tuple(x), tuple(x_dot))
-        both = grad(uneven(O, O_dot), x)
-        alone = grad(uneven(jvp(f, tuple(x), tuple(x_dot))[0]), x)
-        if f is attention:
-            got = both + alone
-    assert near(got, both + alone)
+        return grad(uneven(O - O_dot.detach()), x)
+
+    assert same(stopped)
 
 
 @pytest.mark.parametrize("moving", ALL)
@@ -353,11 +400,16 @@ def test_dropout_is_the_same_for_a_batch_that_is_to_share_it():
         assert near(got, vmap(lambda *x: plain(*x, R=R), dims)(*x))
 
 
+def test_what_is_computed_again_draws_again():
+    x, _ = head()
+    torch.manual_seed(0)
+    expected = grad(uneven(attention(*x, dropout_p=0.5)), x)
+    torch.manual_seed(0)
+    again = torch.utils.checkpoint.checkpoint(lambda *x: attention(*x, dropout_p=0.5), *x, use_reentrant=False)
+    assert near(grad(uneven(again), x), expected)
+
+
 # Kernels
-
-
-def refuse(*_, **__):
-    raise AssertionError("not to be called")
 
 
 def test_first_derivatives_are_the_work_of_the_kernel(monkeypatch):
@@ -503,6 +555,24 @@ def test_a_layer_of_pytorch_has_second_derivatives_when_patched():
     assert near(got, second(need_weights=True))
     with pytest.raises(RuntimeError, match="derivative for"):
         second(need_weights=False)
+
+
+def test_without_a_graph():
+    x, x_dot = head()
+    with torch.inference_mode():
+        assert attention(*x).is_inference() and near(attention(*x), plain(*x).detach())
+    with torch.no_grad():
+        assert not attention(*x).requires_grad
+
+
+def test_it_is_imported_when_it_is_asked_for():
+    code = ("import sys, attnmath.torch as t; print('torch._dynamo' in sys.modules, t.__all__);"
+            " t.patched_attention; print('torch._dynamo' in sys.modules)")  # fmt: skip
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    names = ["load_weights", "patched_attention", "scaled_dot_product_attention", "weights_from"]
+    assert out == f"False {names}\nTrue\n"
+    with pytest.raises(AttributeError, match="no attribute 'attention'"):
+        attnmath.torch.attention  # noqa: B018
 
 
 # What cannot be computed
