@@ -120,9 +120,11 @@ def leaves(x):
 
 
 def apart(got, want):
-    """The largest error in any of several tensors, relative to the largest number in it, or to 1 if that is more."""
+    """The largest error in any of several tensors, relative to its largest number, or to 1 if that is more."""
     assert [y.shape for y in got] == [y.shape for y in want]
     assert [y.dtype for y in got] == [y.dtype for y in want]
-    assert all(y.isfinite().all() for y in (*got, *want))
+    assert all(y.isfinite().all() for y in want)
+    if not all(y.isfinite().all() for y in got):
+        return torch.inf
     pairs = [(x.detach(), y.detach()) for x, y in zip(got, want, strict=True) if y.numel()]
     return max((float(abs(x - y).max() / abs(y).max().clamp_min(1)) for x, y in pairs), default=0.0)

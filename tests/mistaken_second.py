@@ -1,0 +1,165 @@
+"""Mistakes of second derivatives and of strips, planted into attention for PyTorch for as long as a test lasts."""
+
+import inspect
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FunctionType, ModuleType
+
+from attnmath._torch import (
+    _draws,
+    _functions,
+    _higher,
+    _kernels,
+    _programs,
+    _scores,
+    _sdpa,
+    _strips,
+    _tiles,
+)
+
+FIRST = "output gradients "
+SECOND = "double_backward forward_over_reverse "
+STRIPS = FIRST + "tangent " + SECOND + "reverse_over_forward"  # what is above has a way of its own
+ALL = STRIPS + " forward_over_forward"
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A module in whose text something is written otherwise, and which derivatives are wrong then."""
+
+    module: ModuleType
+    wrong: frozenset
+    written: tuple  # pairs: what stands there, what stands there by mistake
+
+
+def planted(module, wrong, *written):
+    return Planted(module, frozenset(wrong.split()), tuple(zip(written[::2], written[1::2])))
+
+
+SECOND_DIRECTION = "qi, qi_dot = how.scale * q[:, i], scaled(rows(q_dot, i), how)\n            dOi"
+MISTAKES = {
+    # ---- the tangent of the output
+    "the tangent of the softmax without its mean": planted(
+        _strips, "tangent forward_over_reverse", "O_dot[:, i] -= mu * O[:, i]", "pass"),
+    "the mean of what dropout leaves": planted(
+        _strips, "tangent forward_over_reverse", "mu = A_dot.mul_(P).sum(-1, keepdim=True)\n                gather", "mu = strip.drop_(A_dot.mul_(P)).sum(-1, keepdim=True)\n                gather"),
+    "the values do not move": planted(
+        _strips, "tangent forward_over_reverse", "if v_dot is not None:\n                O_dot", "if False:\n                O_dot"),
+    "the scale missing in the direction of Q": planted(
+        _strips, "tangent forward_over_reverse", "qi, qi_dot = how.scale * q[:, i], scaled(rows(q_dot, i), how)\n            P =", "qi, qi_dot = how.scale * q[:, i], rows(q_dot, i)\n            P ="),
+    "the bias does not move": planted(
+        _strips, "tangent forward_over_reverse", "columns(keys, j), B_dot)\n            both", "columns(keys, j))\n            both"),
+    # ---- the double backward
+    "frozen statistics: no mean in the tangent of P": planted(
+        _strips, SECOND + "reverse_over_forward", "return A_dot.addcmul_(P, mu, value=-1)", "return A_dot"),
+    "no D in what the tangent of P multiplies": planted(
+        _strips, SECOND + "reverse_over_forward", "P_dot, dP.sub_(D), strip", "P_dot, dP, strip"),
+    "no tangent of D": planted(
+        _strips, SECOND + "reverse_over_forward", "return dA_dot.addcmul_(P, D_dot, value=-1)", "return dA_dot"),
+    "dA K_dot dropped": planted(
+        _strips, SECOND + "reverse_over_forward", ", (dA, rows(k_dot, j))", ""),
+    "dA^T Q_dot dropped": planted(
+        _strips, SECOND + "reverse_over_forward", ", (turned(qi_dot), dA)", ""),
+    "dA K_dot twice": planted(
+        _strips, SECOND + "reverse_over_forward", ", (dA, rows(k_dot, j))", ", (dA, rows(k_dot, j)), (dA, rows(k_dot, j))"),
+    "no direction of V in the tangent of dP": planted(
+        _strips, SECOND + "reverse_over_forward", "sides(do_dot, v, v_dot)", "sides(do_dot, v, None)", "beside(dOi_dot, dOi, v_dot)", "beside(dOi_dot, dOi, None)"),
+    "P V_dot missing in what goes to dO": planted(
+        _strips, "double_backward", "gather(rows(O_dot, i), (PR, rows(v_dot, j)))", "pass"),
+    "the direction of dO missing in that of dV": planted(
+        _strips, "forward_over_reverse reverse_over_forward", "(turned(dOi_dot), PR)", "(None, PR)"),
+    "the scale missing in the direction of Q, second order": planted(
+        _strips, SECOND + "reverse_over_forward", SECOND_DIRECTION, SECOND_DIRECTION.replace("scaled(rows(q_dot, i), how)", "rows(q_dot, i)")),
+    "the scale missing in the tangent of dQ": planted(
+        _strips, SECOND + "reverse_over_forward", "if needs[1]:\n        totals[1] *= how.scale", "if False:\n        pass"),
+    "dropout missing in the tangent of dP": planted(
+        _strips, SECOND + "reverse_over_forward", "strip.drop_(dP_dot))", "dP_dot)"),
+    "dropout missing in the tangent of dV": planted(
+        _strips, SECOND + "reverse_over_forward", "PR_dot = strip.drop(P_dot)", "PR_dot = P_dot"),
+    # ---- the backward
+    "D missing": planted(
+        _strips, "gradients " + SECOND + "reverse_over_forward", "return dA.addcmul_(P, D, value=-1), D", "return dA, D"),
+    "the scale missing in dQ": planted(
+        _strips, "gradients reverse_over_forward", "if needs[0]:\n        totals[0] *= how.scale", "if False:\n        pass"),
+    "the log-sum-exp trusted after a large finite mask": planted(
+        _kernels, "gradients", "bool(L.abs().amax() <= LARGEST)", "True"),
+    # ---- strips
+    "the triangle one key too wide": planted(
+        _tiles, STRIPS, "key > key[:, None]", "key > key[:, None] + 1"),
+    "the triangle begins anew in each strip": planted(
+        _scores, ALL, "A[..., self.rows.start :]", "A[..., : max(self.keys.stop - self.rows.start, 0)]"),
+    "the last strip left out": planted(
+        _tiles, ALL, "range(0, n if m else 0, step)", "range(0, max(n - step, step) if m else 0, step)"),
+    "the last key of a strip left out, causal": planted(
+        _tiles, ALL, "keys = min(stop, m) if", "keys = min(max(stop - 1, 1), m) if"),
+    "of each strip the gradient of K, V overwrites that of the one before": planted(
+        _strips, "gradients reverse_over_forward", "for strip in heads.strips():\n            i, j = strip.rows, strip.keys\n            qi, dOi = how.scale * q[:, i], do[:, i]", "for strip in heads.strips():\n            i, j = strip.rows, strip.keys\n            qi, dOi = how.scale * q[:, i], do[:, i]\n            if dK is not None:\n                dK.zero_()"),
+    "of all heads that share keys, one gives their gradient": planted(
+        _tiles, "gradients " + SECOND + "reverse_over_forward", "part += own.unflatten(0, self.shape).sum_to_size(part.shape)", "part += own.unflatten(0, self.shape)[tuple(slice(None) if a == b else slice(1) for a, b in zip(part.shape, own.unflatten(0, self.shape).shape))]"),
+    "of the gradient of a mask that is broadcast, the last strip remains": planted(
+        _scores, "gradients " + SECOND + "reverse_over_forward", "part += self.as_scores(dA).sum_to_size(part.shape)", "part.copy_(self.as_scores(dA).sum_to_size(part.shape))"),
+    "a row that may attend to nothing": planted(
+        _scores, STRIPS, "if empty.any():", "if False:"),
+    # ---- dropout
+    "another seed in the backward": planted(
+        _functions, "gradients reverse_over_forward", "O, L, how._replace(seed=seed), needs)", "O, L, how._replace(seed=None if seed is None else seed + 1), needs)"),
+    "another seed in the tangent": planted(
+        _functions, "tangent forward_over_reverse", "Q, K, V, B, how._replace(seed=seed))\n\n    @staticmethod\n    def setup_context(ctx, inputs, output):\n        kept(ctx, *inputs[:9]", "Q, K, V, B, how._replace(seed=None if seed is None else seed + 1))\n\n    @staticmethod\n    def setup_context(ctx, inputs, output):\n        kept(ctx, *inputs[:9]"),
+    "another seed in the double backward": planted(
+        _functions, SECOND + "reverse_over_forward", "how = how._replace(seed=seed)\n", "how = how._replace(seed=None if seed is None else seed + 1)\n"),
+    "another seed in the third order": planted(
+        _higher, "forward_over_forward", "how._replace(seed=seed)", "how._replace(seed=None if seed is None else seed + 1)"),
+    "what is left is not scaled up": planted(
+        _draws, ALL, "R /= self.keep", "pass"),
+    # ---- what is asked of whom
+    "dO and its direction exchanged": planted(
+        _functions, "reverse_over_forward", "Second.apply(dO, *x_dot, dO_dot, *x,", "Second.apply(dO_dot, *x_dot, dO, *x,"),
+    "what comes for dQ left out": planted(
+        _functions, "double_backward", "got = Second.apply(None, *x_dot, *x,", "got = Second.apply(None, None, *x_dot[1:], *x,"),
+    "the gradient of a direction with dO in the place of its own cotangent": planted(
+        _functions, "reverse_over_forward", "Gradients.apply(dO_dot, *x, None", "Gradients.apply(dO, *x, None"),
+    "the mean does not move along the other direction": planted(
+        _programs, "forward_over_forward", "total(P_1 * A_2 + P * A_12)", "total(P * A_12)"),
+    "one direction of Q with the other one of K dropped": planted(
+        _programs, "forward_over_forward", ", (Q_2, K_1)", ""),
+    "one weight with the other direction of V dropped": planted(
+        _programs, "forward_over_forward", " + dot(P_2 * R, V_1)", ""),
+    # ---- conventions
+    "the scale from the values' width": planted(
+        _sdpa, ALL, "query.shape[-1] ** -0.5 if", "value.shape[-1] ** -0.5 if"),
+    "heads that share keys taken in turns": planted(
+        _sdpa, ALL, "query = query.unflatten(-3, (G, -1))", "query = query.unflatten(-3, (-1, G)).transpose(-4, -3)"),
+}  # fmt: skip
+
+
+@contextmanager
+def mistake(name):
+    """Within it, the functions of the module run the mistaken text; who has them by name has them so too."""
+    planted = MISTAKES[name]
+    text = inspect.getsource(planted.module)
+    for right, wrong in planted.written:
+        assert text.count(right) == 1, f"{right!r} stands {text.count(right)} times in {planted.module.__name__}"
+        text = text.replace(right, wrong)
+    mistaken = {"__name__": planted.module.__name__}
+    exec(compile(text, planted.module.__file__, "exec"), mistaken)
+    pairs = [*functions(vars(planted.module), mistaken, planted.module.__name__)]
+    kept = [right.__code__ for right, _ in pairs]
+    for right, wrong in pairs:
+        right.__code__ = wrong.__code__
+    try:
+        yield
+    finally:
+        for (right, _), code in zip(pairs, kept):
+            right.__code__ = code
+
+
+def functions(ours, theirs, module):
+    """Pairs of functions of the same name, those of classes too."""
+    for name, thing in ours.items():
+        thing = inspect.unwrap(thing)
+        if getattr(thing, "__module__", None) != module:
+            continue
+        if isinstance(thing, FunctionType):
+            yield thing, inspect.unwrap(theirs[name])
+        elif isinstance(thing, type):
+            yield from functions(vars(thing), vars(theirs[name]), module)
