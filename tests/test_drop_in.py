@@ -5,6 +5,7 @@ import itertools
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
@@ -119,6 +120,12 @@ def test_a_mask_of_float32_beside_16_bits():
     (dB,) = grad(O.sum(), B)
     (expected,) = grad(plain(*(y.double() for y in x), B).sum(), B)
     assert O.dtype == torch.bfloat16 and dB.dtype == torch.float32 and near(dB, expected, 1e-2)
+
+
+def test_booleans_and_numbers_of_numpy():
+    (Q, K, V, _), _ = head()
+    O = attention(Q, K, V, is_causal=np.True_, scale=np.float32(0.5), dropout_p=np.int64(0), enable_gqa=np.False_)
+    assert near(O, plain(Q, K, V, causal=True, scale=0.5))
 
 
 def test_nothing_is_asked_of_float64_but_what_it_can():
@@ -456,6 +463,60 @@ def test_a_row_that_may_attend_to_nothing_gives_0_and_passes_0_back(shape, boole
     assert all(y.isfinite().all() for y in grad(uneven(*got), (Q, K, V)))
 
 
+@pytest.mark.parametrize("number", [torch.nan, torch.inf])
+@pytest.mark.parametrize("masked", [False, True])
+def test_what_is_no_number_does_not_become_0(number, masked):
+    """The kernel gives 0 for a query that is not finite."""
+    (Q, K, _, _), _ = head(requires_grad=False)
+    (V,) = numbers((2, 5, 4), seed=3, requires_grad=False)
+    mask = None
+    if masked:
+        mask = torch.zeros(3, 5, dtype=torch.float64)
+        mask[2] = -torch.inf
+    Q[:, 1] = number
+    O = attention(Q, K, V, mask)
+    assert O[:, 1].isnan().all() and O[:, 0].isfinite().all() and (not O[:, 2].any()) == masked
+
+
+def test_a_row_of_the_kernel_that_is_0_is_not_done_again(monkeypatch):
+    monkeypatch.setattr(_strips, "forward", refuse)
+    (Q, K, _, _), _ = head(requires_grad=False)
+    (V,) = numbers((2, 5, 4), seed=3, requires_grad=False)
+    mask = torch.zeros(3, 5, dtype=torch.float64)
+    mask[1] = -torch.inf
+    assert near(attention(Q, K, V, mask), plain(Q, K, V, mask))
+    Q[:, 0] = 0
+    assert near(attention(Q, K, V, is_causal=True), plain(Q, K, V, causal=True))
+
+
+@pytest.mark.parametrize("version", ["without the kernel", "0 / 0 in an empty row"])
+def test_versions_of_pytorch(version, monkeypatch):
+    x = numbers((2, 3, 4), (2, 5, 4), (2, 5, 4))
+    mask = torch.zeros(3, 5, dtype=torch.float64)
+    mask[1] = -torch.inf
+    kernel = _kernels.KERNEL
+
+    def nan(*arguments, **options):
+        return tuple(torch.where(y == 0, torch.nan, y) for y in kernel(*arguments, **options))
+
+    monkeypatch.setattr(_kernels, "KERNEL", None if version == "without the kernel" else nan)
+    assert same(lambda f: (f(*x, mask).detach(), *grad(uneven(f(*x, mask)), x)))
+
+
+def test_elsewhere_the_first_derivatives_are_those_of_the_public_function(monkeypatch):
+    """On a CUDA device; here its place is taken by the processor."""
+    monkeypatch.setattr(_kernels, "processor", lambda *_: None)
+    monkeypatch.setattr(_kernels, "accelerator", lambda *_: True)
+    monkeypatch.setattr(_strips, "forward", refuse)
+    monkeypatch.setattr(_strips, "vjp", refuse)
+    x = numbers((2, 2, 3, 4), (2, 2, 5, 4), (2, 2, 5, 4))
+    for options in ({}, dict(is_causal=True), dict(scale=0.3)):
+        O, expected = attention(*x, **options), plain(*x, None, None, "is_causal" in options, options.get("scale"))
+        got = grad(uneven(O), x, create_graph=True)
+        assert near(O, expected) and near(got, grad(uneven(expected), x, create_graph=True))
+        assert near(grad(uneven(*got[:1]), x), grad(uneven(grad(uneven(expected), x[0], create_graph=True)[0]), x))
+
+
 @pytest.mark.parametrize("layout", ["columns", "heads last", "expanded", "every second"])
 def test_tensors_that_do_not_lie_in_a_row(layout):
     def laid(x):
@@ -591,6 +652,8 @@ REFUSED = [
      lambda: attention(GOOD[0], GOOD[1].float(), GOOD[2])),
     (ValueError, "key is on meta; it needs to be on cpu, as query is",
      lambda: attention(GOOD[0], GOOD[1].to("meta"), GOOD[2])),
+    (ValueError, "query is on meta; it needs to be on a device that has its numbers",
+     lambda: attention(*(y.to("meta") for y in GOOD))),
     (TypeError, "query is a nested tensor; it needs to be a padded one, with attn_mask for the padding",
      lambda: attention(torch.nested.nested_tensor([torch.zeros(3, 4)], layout=torch.jagged), *GOOD[1:])),
     (TypeError, "query has layout torch.sparse_coo; it needs to be dense; call its to_dense()",

@@ -3,6 +3,7 @@
 import math
 from numbers import Real
 
+import numpy as np
 import torch
 
 from attnmath._torch._apply import common
@@ -22,6 +23,8 @@ def checked(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gq
             _refuse(TypeError, f"{name} has dtype {x.dtype}", f"that of query, {query.dtype}")
         if x.device != query.device:
             _refuse(ValueError, f"{name} is on {x.device}", f"to be on {query.device}, as query is")
+    if query.device.type == "meta":
+        _refuse(ValueError, "query is on meta", "to be on a device that has its numbers")
     _numbers(dropout_p, is_causal, scale, enable_gqa)
     lead = _shapes(query, key, value, enable_gqa)
     if attn_mask is not None:
@@ -47,7 +50,7 @@ def _numbers(dropout_p, is_causal, scale, enable_gqa):
     if scale is not None and not math.isfinite(scale):
         _refuse(ValueError, f"scale is {scale}", "a finite number")
     for name, x in (("is_causal", is_causal), ("enable_gqa", enable_gqa)):
-        if not isinstance(x, bool):
+        if not isinstance(x, bool | np.bool_):
             _refuse(TypeError, f"{name} is a {type(x).__name__}", "True or False")
 
 

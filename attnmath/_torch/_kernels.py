@@ -37,7 +37,7 @@ def forward(Q, K, V, B, how):
     call = processor(Q, K, V, B, how)
     if call:
         O, L = KERNEL(*call[:3], 0.0, how.causal, attn_mask=call.b, scale=how.scale)
-        if B is None or L.isfinite().all():  # not so where an empty row is 0 / 0, as in old versions
+        if right(O, L, call.b):
             return unfolded(O, call.lead, 2), unfolded(L, call.lead, 1)
     if accelerator(Q, K, V, B, how):
         O = scaled_dot_product_attention(Q, K, V, is_causal=how.causal, scale=how.scale)
@@ -64,6 +64,21 @@ def vjp(dO, Q, K, V, B, O, L, how, needs):
     else:
         return _strips.vjp(dO, Q, K, V, B, how, needs=needs)
     return *(g.sum_to_size(x.shape) if need else None for g, x, need in zip(got, (Q, K, V), needs)), None
+
+
+def right(O, L, b):
+    """Whether the kernel's rows are: 0 with L = 0 is what it says for NaN, too.
+
+    Older ones divide 0 by 0 in a row that may attend to nothing.
+    """
+    if not L.isfinite().all():
+        return False
+    zero = L == 0
+    if zero.any():
+        zero &= (O == 0).all(-1)
+    if b is None or not zero.any():
+        return not zero.any()
+    return bool((~zero | (b.amax(-1) == -torch.inf)).all())
 
 
 def exact(L):

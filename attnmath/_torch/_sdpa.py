@@ -37,7 +37,7 @@ def scaled_dot_product_attention(
     seed = None
     if dropout_p:
         seed = torch.randint(2**63 - 1, (), device=query.device)
-    how = How(scale, is_causal, float(dropout_p))
+    how = How(scale, bool(is_causal), float(dropout_p))
     axes = max(x.ndim for x in (query, key, value))
     Q, K, V, B = _canonical(query, key, value, attn_mask, enable_gqa)
     O = attention(Q, K, V, B, seed, how)[0]
