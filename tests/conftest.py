@@ -3,7 +3,8 @@
 import gc
 
 LONG = """
-    test_examine_mistakes test_museum test_careless test_vectors test_examine_layer test_examine_diagnosis training test_layer_reference test_displays test_heads test_kernels test_training
+    test_drop_in_random test_examine_mistakes test_second_random test_mistaken_second test_museum test_drop_in_memory
+    test_examine_second test_careless test_vectors test_examine_layer test_examine_diagnosis training test_layer_reference test_displays test_heads test_kernels test_training
     test_attention test_page_judge test_wheel scale laws reading_heads test_book inputs cross
     test_page_slips test_page_misprints
 """.split()  # a file that is not here is long if it has many tests
