@@ -196,19 +196,16 @@ def status(field):
 
 
 def above(run, device):
-    """The most memory while a program runs, above what was there and what it returns, in MiB; its seconds."""
+    """The most memory while a program runs, above what was there and what it returns, in MiB."""
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
     else:
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
         before = status("VmRSS")
-    start = time.perf_counter()
     out = run()
-    wait(device)
-    took = time.perf_counter() - start
     most = torch.cuda.max_memory_allocated() if device == "cuda" else status("VmHWM")
-    return max(most - before - sum(x.nbytes for x in out), 0) / 2**20, took
+    return max(most - before - sum(x.nbytes for x in out), 0) / 2**20
 
 
 def peak(name, n, heads, causal, given):
@@ -225,7 +222,7 @@ def step_peak(task, source, n, given):
     torch.set_num_threads(given.threads)
     step(task, SOURCES[source], 16)()
     run = step(task, SOURCES[source], n)
-    return above(lambda: (run(), ())[1], given.device)[0]
+    return above(lambda: (run(), ())[1], given.device)
 
 
 def fresh(work, *arguments):
@@ -268,12 +265,11 @@ def measure(what, given):
     elif what == "memory":
         for point in points:
             if point[1] == 1:
-                yield key(*point), {name: fresh(peak, name, *point, given)[0]
+                yield key(*point), {name: fresh(peak, name, *point, given)
                                     for name in programs(given.device, *point[:2]) if "forward" not in name}
     elif what == "long":
-        for name in ("ours jvp", "ours backward", "ours second"):
-            mib, took = fresh(peak, name, LONG, 1, False, given)
-            yield name, {"n": LONG, "MiB": mib, "s": took}
+        for name in ("ours jvp", "ours second"):  # the second has forward and backward in it
+            yield name, {"n": LONG, "MiB": fresh(peak, name, LONG, 1, False, given)}
     else:
         for task, n in STEPS.items():
             memory = {f"{source}_MiB": fresh(step_peak, task, source, n, given) for source in ("ours", "math")}
