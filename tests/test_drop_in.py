@@ -536,6 +536,30 @@ def test_tensors_that_do_not_lie_in_a_row(layout):
         assert near(grad(uneven(*got), moved), grad(uneven(*expected), moved))
 
 
+@pytest.mark.parametrize("which", (0, 1, 2))
+def test_rows_that_overlap(which):
+    """The kernel of some versions reads past the end."""
+    x = numbers((1, 1, 5, 16), (1, 1, 7, 16), (1, 1, 7, 16), requires_grad=False)
+    (row,) = numbers((30,), seed=1, requires_grad=False)
+    x[which] = row.unfold(0, 16, 1)[: x[which].shape[-2]][None, None]
+    x = [y.requires_grad_() for y in x]
+    assert same(lambda f: grad(uneven(f(*x)), x)) and near(attention(*x), plain(*x))
+
+
+def test_another_default_device():
+    x, _ = head()
+
+    def second():
+        torch.manual_seed(0)
+        first = grad(attention(*x, dropout_p=0.5).sin().sum(), x, create_graph=True)
+        return first + grad(sum(y.sin().sum() for y in first), x)
+
+    expected = second()
+    with torch.device("meta"):
+        got = second()
+    assert near(got, expected)
+
+
 def test_arguments_are_left_as_they_are():
     x, x_dot = head(requires_grad=False)
     before = [y.clone() for y in (*x, *x_dot)]
@@ -714,3 +738,15 @@ def test_the_former_way_to_map_is_refused():
         with pytest.raises(RuntimeError) as caught:
             f()
         assert "use torch.func.vmap, jacrev or jacfwd" in str(caught.value)
+
+
+def test_what_records_single_operations_is_refused():
+    (Q, K, V, B), _ = head(requires_grad=False)
+    for mask in (None, B):
+        with pytest.raises(RuntimeError) as caught:
+            torch.func.linearize(lambda Q, mask=mask: attention(Q, K, V, mask), Q)
+        assert str(caught.value) == (
+            "scaled_dot_product_attention: torch.func.linearize, make_fx and export record single operations, and"
+            " its own write over each other; use torch.func.jvp, or torch.compile"
+        )
+    assert near(attention(Q, K, V), plain(Q, K, V))

@@ -1,5 +1,6 @@
 """What every function of a head has in common when PyTorch calls it."""
 
+import sys
 from contextlib import nullcontext
 
 import torch
@@ -13,7 +14,16 @@ def common(*shapes):
 
 
 def alone(*tensors):
-    """Without autocast, which would change the dtypes of single products."""
+    """Without autocast, which would change the dtypes of single products.
+
+    Raises RuntimeError where PyTorch cannot do the work as one piece.
+    """
+    tracing = sys.modules.get("torch.fx.experimental.proxy_tensor")
+    if tracing and hasattr(tracing, "get_proxy_mode") and tracing.get_proxy_mode():
+        raise RuntimeError(
+            "scaled_dot_product_attention: torch.func.linearize, make_fx and export record single"
+            " operations, and its own write over each other; use torch.func.jvp, or torch.compile"
+        )
     former = getattr(torch._C._functorch, "is_legacy_batchedtensor", None)
     if former and any(isinstance(x, torch.Tensor) and former(x) for x in tensors):
         raise RuntimeError(

@@ -28,7 +28,8 @@ def scaled_dot_product_attention(
     PyTorch's function. torch.compile leaves it as it is: a break in the graph.
     Raises TypeError for another kind of tensor, dtype or option; ValueError for shapes,
     devices and numbers that do not fit, and for attn_mask together with is_causal;
-    RuntimeError under is_grads_batched and vectorize, whose work torch.func.vmap does.
+    RuntimeError under is_grads_batched and vectorize, whose work torch.func.vmap does, and
+    under torch.func.linearize and make_fx, whose work torch.func.jvp does.
     Derived in chapters/second.md, eq:attention_hvp.
     """
     query, key, value, attn_mask = _cast(query, key, value, attn_mask)
