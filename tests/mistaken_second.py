@@ -111,6 +111,10 @@ MISTAKES = {
         _higher, "forward_over_forward", "how._replace(seed=seed)", "how._replace(seed=None if seed is None else seed + 1)"),
     "what is left is not scaled up": planted(
         _draws, ALL, "R /= self.keep", "pass"),
+    "other strips for what is above the second order": planted(
+        _tiles, "forward_over_forward", "// (1 if how.dropout else share)", "// share"),
+    "each strip drops what the first one drops": planted(
+        _draws, "", "self.seeds[which, block]", "self.seeds[which, 0]"),
     # ---- what is asked of whom
     "dO and its direction exchanged": planted(
         _functions, "reverse_over_forward", "Second.apply(dO, *x_dot, dO_dot, *x,", "Second.apply(dO_dot, *x_dot, dO, *x,"),

@@ -170,3 +170,15 @@ def errors_in_strips(kind, p):
 def test_every_derivative(kind, p):
     found = errors(kind, p)
     assert max(found.values()) <= DROP_IN, found
+
+
+def different_rows():
+    """Of the 12 rows of the factors of two heads, in three strips each, how many are different."""
+    Q, K, eye = torch.zeros(2, 6, 1), torch.zeros(2, 40, 1), torch.eye(40).expand(2, 40, 40)
+    with patch.multiple(_tiles, ROWS=1, ENOUGH=2, ELEMENTS={"cpu": 80}):
+        return len({tuple(row) for row in sdpa(Q, K, eye, dropout_p=0.5).flatten(0, 1).tolist()})
+
+
+def test_each_head_and_each_strip_drops_other_weights():
+    torch.manual_seed(0)
+    assert different_rows() == 12

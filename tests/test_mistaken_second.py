@@ -5,7 +5,7 @@ import torch
 
 from attnmath._tolerance import DROP_IN
 from mistaken_second import MISTAKES, mistake
-from test_drop_in_random import KINDS, Drawn, errors
+from test_drop_in_random import KINDS, Drawn, different_rows, errors
 
 USUAL = Drawn(
     batch=(2, 2), per_group=1, shared=(False, False, False), sizes=(7, 6, 4, 3), mask_ones=(False,) * 5, mask_short=0,
@@ -41,3 +41,9 @@ def test_a_mistake_is_seen_where_it_is(name):
     with mistake(name):
         assert wrong() == MISTAKES[name].wrong
     assert not any(error > DROP_IN for error in errors(*PROBLEMS[0]).values())
+
+
+def test_a_mistake_that_no_derivative_sees():
+    """What is dropped is read off, and right for itself; but it is the same in each strip."""
+    with mistake("each strip drops what the first one drops"):
+        assert different_rows() == 4
