@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from flint import fmpz, fmpz_mod_ctx, fmpz_mod_poly_ctx, fmpz_mpoly_ctx
 
+import attnmath._exact_functions  # noqa: F401  what NumPy's functions do with these numbers
 from attnmath._exact_arrays import exact, letters
 from attnmath._graph import bare, gradient, made_of, tangent, tracked
 from attnmath._point import Point
