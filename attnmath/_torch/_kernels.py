@@ -16,7 +16,6 @@ from attnmath._torch import _strips
 from attnmath._torch._apply import common
 
 LARGEST = 1000  # of |L|: above, its rounding shows in the weights
-KINDS = torch.float64, torch.float32, torch.bfloat16, torch.float16
 NAME = "_scaled_dot_product_flash_attention_for_cpu"
 KERNEL, BACKWARD = (getattr(torch.ops.aten, NAME + end, None) for end in ("", "_backward"))
 
@@ -88,24 +87,25 @@ def exact(L):
 
 def processor(Q, K, V, B, how):
     """The call of the kernel for processors; None where it is absent or wrong."""
-    lead = common(*(x.shape[:-2] for x in (Q, K, V)))
-    if (
-        KERNEL is None
-        or BACKWARD is None
-        or Q.device.type != "cpu"
-        or Q.dtype not in KINDS
-        or V.shape[-1] != Q.shape[-1]
-        or 0 in (*Q.shape, *K.shape, *lead)
-        or how.dropout
-        or (how.causal and how.scale <= 0)  # it scales -inf: NaN
-    ):
+    if KERNEL is None or BACKWARD is None or Q.device.type != "cpu" or not fits(Q, K, V, how):
         return None
+    lead = common(*(x.shape[:-2] for x in (Q, K, V)))
     split = len(lead) - 1
     if B is not None:
         split, B = mask(B, lead, Q.dtype)
         if B is None:
             return None
     return Call(*(rows(folded(x, lead, split, 2)) for x in (Q, K, V)), B, lead, split)
+
+
+def fits(Q, K, V, how):
+    """What every fused kernel asks for; a causal one scales -inf: a number above 0, or NaN."""
+    return not (
+        V.shape[-1] != Q.shape[-1]
+        or 0 in (*Q.shape, *K.shape, *V.shape)
+        or how.dropout
+        or (how.causal and how.scale <= 0)
+    )
 
 
 def mask(B, lead, dtype):
@@ -146,16 +146,8 @@ def rows(x):
 
 def accelerator(Q, K, V, B, how):
     """Whether scaled_dot_product_attention has a fused kernel for a CUDA device, and is right."""
-    if (
-        Q.device.type != "cuda"
-        or B is not None
-        or V.shape[-1] != Q.shape[-1]
-        or not Q.shape[:-2] == K.shape[:-2] == V.shape[:-2]
-        or Q.ndim != 4
-        or 0 in (*Q.shape, *K.shape)
-        or how.dropout
-        or (how.causal and how.scale <= 0)
-    ):
+    alike = Q.ndim == 4 and Q.shape[:-2] == K.shape[:-2] == V.shape[:-2]
+    if Q.device.type != "cuda" or B is not None or not alike or not fits(Q, K, V, how):
         return False
     parameters = cuda.SDPAParams(Q, K, V, None, 0.0, how.causal, False)
     return cuda.can_use_flash_attention(parameters) or cuda.can_use_efficient_attention(parameters)
