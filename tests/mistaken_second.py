@@ -11,6 +11,7 @@ from attnmath._torch import (
     _higher,
     _kernels,
     _programs,
+    _running,
     _scores,
     _sdpa,
     _strips,
@@ -36,49 +37,73 @@ def planted(module, wrong, *written):
     return Planted(module, frozenset(wrong.split()), tuple(zip(written[::2], written[1::2])))
 
 
-SECOND_DIRECTION = "qi, qi_dot = how.scale * q[:, i], scaled(rows(q_dot, i), how)\n            dOi"
+DIRECTION = "qi, qi_dot = how.scale * q[:, i], scaled(rows(q_dot, i), how)\n            "
+NO_DIRECTION = DIRECTION.replace("scaled(rows(q_dot, i), how)", "rows(q_dot, i)")
+ALONG = "columns(keys, tile.keys), B_dot)\n                run.add(tile, E, A_dot)\n            "
+BOTH_ORDERS = "tangent " + SECOND + "reverse_over_forward"
 MISTAKES = {
     # ---- the tangent of the output
     "the tangent of the softmax without its mean": planted(
-        _strips, "tangent forward_over_reverse", "O_dot[:, i] -= mu * O[:, i]", "pass"),
+        _running, BOTH_ORDERS, "O_dot = self.U - self.mu * O", "O_dot = self.U"),
     "the mean of what dropout leaves": planted(
-        _strips, "tangent forward_over_reverse", "mu = A_dot.mul_(P).sum(-1, keepdim=True)\n                gather", "mu = strip.drop_(A_dot.mul_(P)).sum(-1, keepdim=True)\n                gather"),
+        _running, BOTH_ORDERS, "self.mu += F.sum(-1, keepdim=True)", "self.mu += tile.drop(F).sum(-1, keepdim=True)"),
     "the values do not move": planted(
-        _strips, "tangent forward_over_reverse", "if v_dot is not None:\n                O_dot", "if False:\n                O_dot"),
+        _strips, "tangent forward_over_reverse", "joined(v, v_dot)", "joined(v, None)"),
     "the scale missing in the direction of Q": planted(
-        _strips, "tangent forward_over_reverse", "qi, qi_dot = how.scale * q[:, i], scaled(rows(q_dot, i), how)\n            P =", "qi, qi_dot = how.scale * q[:, i], rows(q_dot, i)\n            P ="),
+        _strips, "tangent forward_over_reverse", DIRECTION + "left", NO_DIRECTION + "left"),
     "the bias does not move": planted(
-        _strips, "tangent forward_over_reverse", "columns(keys, j), B_dot)\n            both", "columns(keys, j))\n            both"),
+        _strips, "tangent forward_over_reverse", ALONG + "O[:, i]", ALONG.replace(", B_dot", "") + "O[:, i]"),
     # ---- the double backward
     "frozen statistics: no mean in the tangent of P": planted(
-        _strips, SECOND + "reverse_over_forward", "return A_dot.addcmul_(P, mu, value=-1)", "return A_dot"),
+        _running, SECOND + "reverse_over_forward", "F.mul_(share).addcmul_(P, self.mu, value=-1)", "F.mul_(share)"),
     "no D in what the tangent of P multiplies": planted(
-        _strips, SECOND + "reverse_over_forward", "P_dot, dP.sub_(D), strip", "P_dot, dP, strip"),
+        _strips, SECOND + "reverse_over_forward", "dA_dot.addcmul_(P_dot, dP)", "dA_dot.addcmul_(P_dot, dP + D)"),
     "no tangent of D": planted(
-        _strips, SECOND + "reverse_over_forward", "return dA_dot.addcmul_(P, D_dot, value=-1)", "return dA_dot"),
+        _strips, SECOND + "reverse_over_forward", "for x in (O, O_dot))", "for x in (O, 0 * O_dot))"),
+    "the direction of dO missing in the tangent of D": planted(
+        _strips, "forward_over_reverse reverse_over_forward", "D_dot if dO_dot is None else D_dot + (dO_dot * O).sum(-1, keepdim=True)", "D_dot"),
     "dA K_dot dropped": planted(
         _strips, SECOND + "reverse_over_forward", ", (dA, rows(k_dot, j))", ""),
     "dA^T Q_dot dropped": planted(
-        _strips, SECOND + "reverse_over_forward", ", (turned(qi_dot), dA)", ""),
+        _strips, SECOND + "reverse_over_forward", "(both, tile.two if q_dot is not None else dA_dot)", "(qi.mT, dA_dot)"),
     "dA K_dot twice": planted(
         _strips, SECOND + "reverse_over_forward", ", (dA, rows(k_dot, j))", ", (dA, rows(k_dot, j)), (dA, rows(k_dot, j))"),
     "no direction of V in the tangent of dP": planted(
         _strips, SECOND + "reverse_over_forward", "sides(do_dot, v, v_dot)", "sides(do_dot, v, None)", "beside(dOi_dot, dOi, v_dot)", "beside(dOi_dot, dOi, None)"),
-    "P V_dot missing in what goes to dO": planted(
-        _strips, "double_backward", "gather(rows(O_dot, i), (PR, rows(v_dot, j)))", "pass"),
+    "P V_dot missing in the tangent of the output": planted(
+        _strips, SECOND + "reverse_over_forward", "joined(v if o is None else None, v_dot)", "joined(v if o is None else None, None)"),
+    "nothing for what goes to dO": planted(
+        _strips, "double_backward", "O_dot[:, i] += Oi_dot", "pass"),
     "the direction of dO missing in that of dV": planted(
-        _strips, "forward_over_reverse reverse_over_forward", "(turned(dOi_dot), PR)", "(None, PR)"),
+        _strips, "forward_over_reverse reverse_over_forward", "(turned(dOi_dot), tile.drop(P))", "(None, tile.drop(P))"),
     "the scale missing in the direction of Q, second order": planted(
-        _strips, SECOND + "reverse_over_forward", SECOND_DIRECTION, SECOND_DIRECTION.replace("scaled(rows(q_dot, i), how)", "rows(q_dot, i)")),
+        _strips, SECOND + "reverse_over_forward", DIRECTION + "dOi", NO_DIRECTION + "dOi"),
     "the scale missing in the tangent of dQ": planted(
         _strips, SECOND + "reverse_over_forward", "if needs[1]:\n        totals[1] *= how.scale", "if False:\n        pass"),
     "dropout missing in the tangent of dP": planted(
-        _strips, SECOND + "reverse_over_forward", "strip.drop_(dP_dot))", "dP_dot)"),
+        _strips, SECOND + "reverse_over_forward", "tile.drop_(tile.product(tile.upper, left, columns(values, j)))", "tile.product(tile.upper, left, columns(values, j))"),
     "dropout missing in the tangent of dV": planted(
-        _strips, SECOND + "reverse_over_forward", "PR_dot = strip.drop(P_dot)", "PR_dot = P_dot"),
+        _strips, SECOND + "reverse_over_forward", "tile.drop(P_dot)", "P_dot"),
+    "D missing, second order": planted(
+        _strips, SECOND + "reverse_over_forward", "dP -= D", "pass"),
+    # ---- tiles
+    "sums that do not follow the largest score": planted(
+        _running, BOTH_ORDERS, "self.total *= self.c.sub_(c).exp_()", "pass"),
+    "weights of a tile relative to the largest score of another": planted(
+        _running, SECOND + "reverse_over_forward", "(c - self.c).exp_().div_(self.s)", "1 / self.s"),
+    "the last tile left out": planted(
+        _scores, BOTH_ORDERS, "range(0, m, work.columns)", "range(0, max(m - work.columns, 1), work.columns)"),
+    "each tile drops what the first one drops": planted(
+        _scores, BOTH_ORDERS, "self.R[..., keys]", "self.R[..., : keys.stop - keys.start]"),
+    "each tile keeps its weights where the others do": planted(
+        _scores, SECOND + "reverse_over_forward", "h * r * start if work.kept else 0", "0"),
+    "the triangle begins anew in each tile": planted(
+        _scores, BOTH_ORDERS, "start = max(self.keys.start - self.rows.start, 0)", "start = 0"),
+    "a row that may attend to nothing, tile by tile": planted(
+        _running, BOTH_ORDERS, "if B is not None:", "if False:"),
     # ---- the backward
     "D missing": planted(
-        _strips, "gradients " + SECOND + "reverse_over_forward", "return dA.addcmul_(P, D, value=-1), D", "return dA, D"),
+        _strips, "gradients reverse_over_forward", "return dA.addcmul_(P, D, value=-1)", "return dA"),
     "the scale missing in dQ": planted(
         _strips, "gradients reverse_over_forward", "if needs[0]:\n        totals[0] *= how.scale", "if False:\n        pass"),
     "the log-sum-exp trusted after a large finite mask": planted(
@@ -87,7 +112,7 @@ MISTAKES = {
     "the triangle one key too wide": planted(
         _tiles, STRIPS, "key > key[:, None]", "key > key[:, None] + 1"),
     "the triangle begins anew in each strip": planted(
-        _scores, ALL, "A[..., self.rows.start :]", "A[..., : max(self.keys.stop - self.rows.start, 0)]"),
+        _scores, ALL, "A[..., max(self.rows.start - self.keys.start, 0) :]", "A[..., : self.keys.stop - max(self.rows.start, self.keys.start)]"),
     "the last strip left out": planted(
         _tiles, ALL, "range(0, n if m else 0, step)", "range(0, max(n - step, step) if m else 0, step)"),
     "the last key of a strip left out, causal": planted(
@@ -99,7 +124,7 @@ MISTAKES = {
     "of the gradient of a mask that is broadcast, the last strip remains": planted(
         _scores, "gradients " + SECOND + "reverse_over_forward", "part += self.as_scores(dA).sum_to_size(part.shape)", "part.copy_(self.as_scores(dA).sum_to_size(part.shape))"),
     "a row that may attend to nothing": planted(
-        _scores, STRIPS, "if empty.any():", "if False:"),
+        _scores, FIRST + SECOND + "reverse_over_forward", "if empty.any():", "if False:"),
     # ---- dropout
     "another seed in the backward": planted(
         _functions, "gradients reverse_over_forward", "O, L, how._replace(seed=seed), needs)", "O, L, how._replace(seed=None if seed is None else seed + 1), needs)"),
@@ -112,14 +137,14 @@ MISTAKES = {
     "what is left is not scaled up": planted(
         _draws, ALL, "R /= self.keep", "pass"),
     "other strips for what is above the second order": planted(
-        _tiles, "forward_over_forward", "// (1 if how.dropout else share)", "// share"),
+        _tiles, "forward_over_forward", "//= 1 if how.dropout else share", "//= share"),
     "each strip drops what the first one drops": planted(
         _draws, "", "self.seeds[which, block]", "self.seeds[which, 0]"),
     # ---- what is asked of whom
     "dO and its direction exchanged": planted(
         _functions, "reverse_over_forward", "Second.apply(dO, *x_dot, dO_dot, *x,", "Second.apply(dO_dot, *x_dot, dO, *x,"),
     "what comes for dQ left out": planted(
-        _functions, "double_backward", "got = Second.apply(None, *x_dot, *x,", "got = Second.apply(None, None, *x_dot[1:], *x,"),
+        _functions, "double_backward", "got = Second.apply(None, *x_dot, *ctx", "got = Second.apply(None, None, *x_dot[1:], *ctx"),
     "the gradient of a direction with dO in the place of its own cotangent": planted(
         _functions, "reverse_over_forward", "Gradients.apply(dO_dot, *x, None", "Gradients.apply(dO, *x, None"),
     "the mean does not move along the other direction": planted(

@@ -1,15 +1,14 @@
 """Memory grows with n + m: PyTorch's own count of bytes, at its highest, for every derivative."""
 
 import json
-from unittest.mock import patch
 
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from attnmath._torch import _tiles
 from attnmath.torch import scaled_dot_product_attention as sdpa
 from by_definition import DERIVATIVES, double_backward, gradients, plain, tangent
+from strips import cut_into
 
 n, m = 1600, 1700
 MATRIX = 4 * n * m  # bytes of n x m numbers in float32
@@ -50,7 +49,7 @@ CASES = {
 @pytest.fixture(autouse=True)
 def short_strips():
     """For these sizes, as the usual ones are for long sequences."""
-    with patch.multiple(_tiles, ELEMENTS={"cpu": 2**15}, ROWS=16):
+    with cut_into(512, 2**15, 2**13, fewest=16):
         yield
 
 

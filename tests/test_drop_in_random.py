@@ -1,7 +1,6 @@
 """attnmath.torch.scaled_dot_product_attention against its definition: every derivative, a thousand random problems."""
 
 from typing import NamedTuple
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -9,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnmath._tolerance import DROP_IN
-from attnmath._torch import _tiles
 from attnmath.torch import scaled_dot_product_attention as sdpa
 from by_definition import DERIVATIVES, apart, by_autograd, plain
+from strips import cut_into
 
 EXAMPLES = 170  # of each kind
 KINDS = "no mask", "causal", "lower right", "boolean", "numbers", "numbers that need a gradient"
@@ -34,7 +33,7 @@ class Drawn(NamedTuple):
     layouts: tuple  # of Q, K, V, mask, dO
     moving: tuple  # which of Q, K, V are differentiated; the others are constants
     size: float  # of Q, K and the mask
-    strip: tuple  # how many rows and how many heads a strip has at most
+    strip: tuple  # how many rows and heads a strip has at most, and a tile of it how many keys
     seed: int
 
 
@@ -54,7 +53,7 @@ problems = st.builds(
     layouts=st.tuples(layout, layout, layout, layout, layout),
     moving=st.tuples(bit, bit, bit).map(lambda x: x if any(x) else (True, True, True)),
     size=st.sampled_from([0.3, 1.0, 3.0]),
-    strip=st.tuples(st.sampled_from([2, 3, 100]), st.sampled_from([2, 6, 100])),
+    strip=st.tuples(st.sampled_from([2, 3, 100]), st.sampled_from([2, 6, 100]), st.sampled_from([1, 2, 100])),
     seed=st.integers(0, 2**31 - 1),
 )
 
@@ -126,8 +125,9 @@ def factors(kind, p, Q, K, V, mask):
 
 def errors(kind, p):
     """Of each derivative, how far it is from that of the definition; a problem has several strips."""
-    rows, heads = p.strip
-    with patch.multiple(_tiles, ROWS=1, ENOUGH=rows, STAIRS=rows, ELEMENTS={"cpu": rows * heads * p.sizes[1]}):
+    rows, heads, keys = p.strip
+    m = p.sizes[1]
+    with cut_into(rows, rows * heads * m, rows * heads * min(keys, m)):
         return errors_in_strips(kind, p)
 
 
@@ -175,7 +175,7 @@ def test_every_derivative(kind, p):
 def different_rows():
     """Of the 12 rows of the factors of two heads, in three strips each, how many are different."""
     Q, K, eye = torch.zeros(2, 6, 1), torch.zeros(2, 40, 1), torch.eye(40).expand(2, 40, 40)
-    with patch.multiple(_tiles, ROWS=1, ENOUGH=2, ELEMENTS={"cpu": 80}):
+    with cut_into(2, 80, 40):
         return len({tuple(row) for row in sdpa(Q, K, eye, dropout_p=0.5).flatten(0, 1).tolist()})
 
 

@@ -10,11 +10,11 @@ from test_drop_in_random import KINDS, Drawn, different_rows, errors
 USUAL = Drawn(
     batch=(2, 2), per_group=1, shared=(False, False, False), sizes=(7, 6, 4, 3), mask_ones=(False,) * 5, mask_short=0,
     empty=False, far=-torch.inf, scale=None, rate=0.0, layouts=("as it is",) * 5, moving=(True, True, True), size=1.0,
-    strip=(3, 2), seed=1,
+    strip=(3, 2, 2), seed=1,
 )  # fmt: skip
-SQUARE = USUAL._replace(sizes=(6, 6, 4, 4), strip=(2, 2))
+SQUARE = USUAL._replace(sizes=(6, 6, 4, 4), strip=(2, 2, 2))
 PROBLEMS = [
-    ("no mask", USUAL._replace(per_group=2, shared=(False, True, True))),
+    ("no mask", USUAL._replace(per_group=2, shared=(False, True, True), strip=(3, 2, 9))),
     ("causal", USUAL._replace(rate=0.4, scale=-0.7)),
     ("causal", SQUARE),
     ("boolean", SQUARE._replace(empty=True, rate=0.4)),

@@ -233,3 +233,12 @@ def test_independent_letters_satisfy_algebra_only():
     assert trial(r"(Q K^{\mathsf T})^{\mathsf T} = K Q^{\mathsf T}", free)
     with pytest.raises(PageError):
         trial(r"dQ = dQ + \dot Q", free)
+
+
+def test_an_independent_letter_does_not_depend_on_what_was_asked_before_it():
+    first, second = (Independent(CAST, CAST.settings[0], {}) for _ in range(2))
+    second.letter("d", "O")
+    for name in (("", "Q"), (".", "K"), ("d", "V")):
+        assert np.array_equal(first.letter(*name), second.letter(*name))
+    assert not np.array_equal(first.letter("", "K"), first.letter("", "V"))
+    assert np.all(np.abs(1 - np.abs(first.letter("", "Q"))) >= 0.1)

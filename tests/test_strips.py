@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from attnmath._tolerance import DROP_IN
-from attnmath._torch import _scores, _strips, _tiles
+from attnmath._torch import _running, _scores, _strips, _tiles
 from attnmath._torch._how import How
 from attnmath._torch._tiles import Work, leading, together
 from by_definition import apart, by_autograd, plain
+from strips import cut_into
 
 INF = torch.inf
 SEED = torch.tensor(5)
@@ -42,16 +43,20 @@ CASES = {
     "dropout and all else": Case(GROUPS, (6, 4, 3, 2), (2, 1, 3, 6, 4), "hidden", How(-0.7, True, 0.5, SEED)),
     "dropout, V has more heads": Case(((1, 2), (1, 2), (3, 2)), (5, 4, 3, 2), how=How(1.0, False, 0.5, SEED)),
 }  # fmt: skip
-CUTS = {"one strip": (512, 2**20), "rows by rows": (1, 1), "two rows, some heads": (2, 30)}
+CUTS = {  # rows, numbers of a strip and of a tile
+    "one tile": (512, 2**20, 2**20),
+    "entry by entry": (1, 1, 1),
+    "two rows, some heads": (2, 30, 30),
+    "tall tiles of two keys": (100, 2**20, 14),
+    "three rows by three keys": (3, 1000, 9),
+    "taller where kept": (100, 12, 6),
+}
 
 
 @pytest.fixture(params=CUTS)
-def cut(request, monkeypatch):
-    rows, elements = CUTS[request.param]
-    monkeypatch.setattr(_tiles, "ROWS", 1)
-    monkeypatch.setattr(_tiles, "ENOUGH", rows)
-    monkeypatch.setattr(_tiles, "STAIRS", rows)
-    monkeypatch.setattr(_tiles, "ELEMENTS", {"cpu": elements})
+def cut(request):
+    with cut_into(*CUTS[request.param]):
+        yield
 
 
 def made(case):
@@ -111,20 +116,24 @@ def test_each_derivative(name, cut):
     assert max(found.values()) <= DROP_IN, found
 
 
+def without_mean(run, B, close=_running.Running.close):
+    run.mu.zero_()
+    return close(run, B)
+
+
 MISTAKES = {
-    "no mu": ("softmax_tangent", lambda P, A_dot: A_dot if A_dot is None else A_dot.mul_(P)),
-    "no D": ("softmax_back", lambda P, dP, out: (torch.mul(P, dP, out=out), torch.zeros(()))),
-    "no D_dot": ("tangent_of_back", lambda P, P_dot, dP, dP_dot: P_dot * dP + P * dP_dot),
-    "the last strip alone": ("gather", lambda total, *pairs: [total.copy_(a @ b) for a, b in pairs if a is not None]),
+    "no mu": (_running.Running, "close", without_mean),
+    "no D": (_strips, "softmax_back", lambda P, dP, out: torch.mul(P, dP, out=out)),
+    "no D_dot": (_strips, "row_statistic", lambda dO, dO_dot, O, O_dot: ((dO * O).sum(-1, keepdim=True), 0 * O[..., :1])),
+    "the last part alone": (_strips, "gather", lambda total, *pairs: [total.copy_(a @ b) for a, b in pairs if a is not None]),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_seen(mistake, monkeypatch):
-    monkeypatch.setattr(_tiles, "ELEMENTS", {"cpu": 1})
-    monkeypatch.setattr(_tiles, "ROWS", 2)
-    monkeypatch.setattr(_strips, *MISTAKES[mistake])
-    found = errors(CASES["one head"])
+    monkeypatch.setattr(*MISTAKES[mistake])
+    with cut_into(2, 20, 4):
+        found = errors(CASES["one head"])
     assert max(found.values()) > 1e-3
 
 
@@ -136,10 +145,8 @@ def test_other_factors_on_a_later_pass_are_seen(monkeypatch):
         fill(draws, R, heads, block if len(passed) <= 18 else 0)  # 6 heads, 3 strips: what factors() reads
 
     monkeypatch.setattr(_tiles.Draws, "fill", first_block)
-    monkeypatch.setattr(_tiles, "ENOUGH", 2)
-    monkeypatch.setattr(_tiles, "ROWS", 1)
-    monkeypatch.setattr(_tiles, "ELEMENTS", {"cpu": 12})
-    found = errors(CASES["dropout"])
+    with cut_into(2, 12, 4):
+        found = errors(CASES["dropout"])
     assert passed[:18] == [0, 1, 2] * 6 and min(found.values()) > 1e-3
 
 

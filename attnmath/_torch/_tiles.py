@@ -9,9 +9,12 @@ from attnmath._torch._draws import Draws
 from attnmath._torch._scores import Strip
 
 ELEMENTS = {"cpu": 2**20}  # numbers in one strip: its arrays stay in the cache
+KEPT = {"cpu": 2**22}  # the same, of arrays that are read tile by tile
+TILE = {"cpu": 2**19}  # numbers in one tile
 ELSEWHERE = 2**24  # on other devices: enough work for one launch
 ROWS = 32  # no fewer: a product of few rows is slow
-ENOUGH = 512  # and no more: a product of these is as fast as one of many
+TALL = 128  # the same, of what goes tile by tile
+ENOUGH = 1024  # and no more: a product of these is as fast as one of many
 STAIRS = 128  # fewer, under a causal mask: finer steps save few keys
 
 
@@ -26,30 +29,42 @@ def leading(*tensors):
 class Work:
     """All strips of one call: group after group of heads, strip after strip of rows.
 
-    Rows and draws depend on how, and on the shapes of Q and K, so that every pass over
-    the same head has the same strips and the same factors of dropout. Without dropout,
-    who needs many arrays at a time may ask for strips of a share of the numbers.
+    Rows and draws depend on how, and on the shapes of Q and K, so that with dropout every
+    pass over the same head has the same strips and the same factors. Without it, who
+    needs many arrays at a time may ask for strips of a share of the numbers, and who goes
+    tile by tile gets taller ones. `kept` arrays have room for all tiles of a strip; beside
+    them a tile has two more, one above the other.
     """
 
-    def __init__(self, how, Q, K, V, B, *others, arrays, share=1):
+    def __init__(self, how, Q, K, V, B, *others, arrays, share=1, tiled=False, kept=False):
         self.how, self.n, self.m = how, Q.shape[-2], K.shape[-2]
+        self.tiled, self.kept = tiled, kept
         self.lead = leading(Q, K, V, B, *others)
         self.dtype = torch.promote_types(Q.dtype, torch.float32)
         self.device = Q.device
-        elements = ELEMENTS.get(Q.device.type, ELSEWHERE) // (1 if how.dropout else share)
+        strip, tile, whole = (x.get(Q.device.type, ELSEWHERE) for x in (ELEMENTS, TILE, KEPT))
+        fewest, numbers = (TALL, whole) if tiled and not how.dropout else (ROWS, strip)
+        numbers //= 1 if how.dropout else share
         most = min(ENOUGH, max(STAIRS, self.n // 8)) if how.causal else ENOUGH
-        self.rows = max(1, min(self.n, most, max(ROWS, elements // max(self.m, 1))))
-        self.steps = together(self.lead, elements // max(self.rows * self.m, 1))
+        self.rows = max(1, min(self.n, most, max(fewest, numbers // max(self.m, 1))))
+        self.columns = max(1, min(self.m, tile // self.rows)) if tiled else self.m
+        one = max(self.rows * self.columns, 1)
+        self.steps = together(self.lead, (tile if tiled else numbers) // one)
         self.draws = None
+        count = prod(self.steps) * self.rows
+        size, least = count * self.m, count * self.columns  # of a strip, of a tile
+        self.scratch = [self.empty(size if kept or not tiled else least) for _ in range(arrays)]
+        self.two = self.empty(2 * least) if kept else None
         if how.dropout:
             self.draws = Draws(how, leading(Q, K), ceil(self.n / self.rows), Q.device)
-            arrays += 2
-        size = prod(self.steps) * self.rows * self.m
-        self.scratch = [Q.new_empty(size, dtype=self.dtype) for _ in range(arrays)]
+            self.factors, self.spare = self.empty(size), self.empty(least)
         if how.causal:
             key = torch.arange(self.rows, device=Q.device)
             zeros = Q.new_zeros(self.rows, self.rows, dtype=self.dtype)
             self.corner = zeros.masked_fill_(key > key[:, None], -torch.inf)
+
+    def empty(self, size):
+        return torch.empty(size, dtype=self.dtype, device=self.device)
 
     def result(self, like, needed=True):
         """Zeros of the shape of a tensor, to be added to; None where not needed."""
@@ -130,4 +145,4 @@ class Heads:
         for block, i in enumerate(range(0, n if m else 0, step)):
             stop = min(i + step, n)
             keys = min(stop, m) if self.work.how.causal else m
-            yield Strip(self, block, slice(i, stop), slice(keys))
+            yield Strip(self, block, slice(i, stop), slice(0, keys))

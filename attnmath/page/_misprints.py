@@ -23,7 +23,7 @@ from attnmath.page._mutations import misprints, squeezed
 from attnmath.page._nodes import PageError
 from attnmath.page._oracles import Independent
 from attnmath.page._syntax import parse
-from attnmath.page._trial import Trial, compare, is_constant
+from attnmath.page._trial import LARGEST_FREE, Trial, compare, is_constant
 from attnmath.page._values import Value
 
 REJECTED = ("value", "shape", "index", "letter", "grammar", "function", "label")
@@ -196,11 +196,11 @@ def _same(x: Value, y: Value, up_to_sign: bool, up_to_transpose: bool) -> None:
         forms += [form.T for form in forms]
     for form in forms[:-1]:
         try:
-            compare(x, "=", form)
+            compare(x, "=", form, largest=LARGEST_FREE)
             return
         except PageError:
             continue
-    compare(x, "=", forms[-1])
+    compare(x, "=", forms[-1], largest=LARGEST_FREE)
 
 
 def _equal(a, b) -> bool:

@@ -2,6 +2,7 @@
 
 from copy import copy
 from math import prod
+from zlib import crc32
 
 import numpy as np
 
@@ -172,14 +173,16 @@ class TorchScene(Scene):
 
 
 class Independent(Scene):
-    """Every letter, gradient and tangent a random matrix of its own: facts fail here."""
+    """Every letter, gradient and tangent a random matrix of its own: facts fail here.
 
-    def start(self) -> None:
-        self.rng = np.random.default_rng(self.setting.seed + 1000)
+    A matrix depends on its name alone, not on which others were asked for before it.
+    """
 
-    def draw(self, shape: tuple) -> np.ndarray:
-        sign = 1 if self.setting.name == "positive" else self.rng.choice([-1, 1], shape)
-        return sign * self.rng.uniform(0.5, 1.5, shape)
+    def draw(self, key: tuple, shape: tuple) -> np.ndarray:
+        """Entries near neither 0 nor 1: pages divide by x and by 1 - x."""
+        rng = np.random.default_rng([self.setting.seed, crc32(repr(unplaced(key)).encode())])
+        sign = 1 if self.setting.name == "positive" else rng.choice([-1, 1], shape)
+        return sign * (rng.uniform(0.5, 0.9, shape) + rng.choice([0, 0.6], shape))
 
     def run(self, primals: dict, bump: tuple | None = None) -> dict:
         return {}
@@ -194,13 +197,20 @@ class Independent(Scene):
             raise PageError("letter", f"{letter} is the loss: it stands above a ∂")
         key = (prefix, letter)
         if key not in self.cache:
-            self.cache[key] = self.draw(self.shape(letter))
+            self.cache[key] = self.draw(key, self.shape(letter))
         return self.cache[key]
 
     def slope(self, frame: Frame, node: Node) -> Value:
         above, below = (frame.evaluate(part).shape for part in node.args)
         key = (node, tuple(sorted(frame.index.items())))
         if key not in self.cache:
-            self.cache[key] = self.draw(slope_shape(above, below))
+            self.cache[key] = self.draw(key, slope_shape(above, below))
         x = self.cache[key]
         return Value(x, np.full(x.shape, magnitude(x)))
+
+
+def unplaced(x):
+    """Nodes and tuples of them as tuples, without where they stand in the text."""
+    if isinstance(x, Node):
+        return x.kind, *map(unplaced, x.args)
+    return tuple(map(unplaced, x)) if isinstance(x, tuple) else x

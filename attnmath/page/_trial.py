@@ -22,6 +22,8 @@ from attnmath.page._values import Value, plain
 
 # Rounding of such terms would hide an error of 1e-8: no display of the book is near it.
 LARGEST = 1e6
+# Two statements that differ do so by about 1 at random matrices that obey no fact.
+LARGEST_FREE = 1e9
 DISTINCT = 1e-6  # what '≠' must show, relative to the magnitude: far above rounding
 
 
@@ -175,7 +177,9 @@ def holds_at_reals(a: Value, relation: str, b: Value) -> bool:
     return bool(np.all(gap > DISTINCT * (np.abs(x) + np.abs(y))))
 
 
-def compare(a: Value, relation: str, b: Value, bound: float | None = None) -> Compared:
+def compare(
+    a: Value, relation: str, b: Value, bound: float | None = None, largest: float = LARGEST
+) -> Compared:
     """The largest error of `a relation b`; a PageError of kind value if it does not hold."""
     if is_exact(a.x):
         return Compared(0.0, 1.0, compare_exactly(*v.match(a, b, f"'{relation}'"), relation))
@@ -183,7 +187,7 @@ def compare(a: Value, relation: str, b: Value, bound: float | None = None) -> Co
     gap, magnitude = both.gap, both.magnitude
     if not np.isfinite(magnitude) or np.isnan(gap).any():
         raise PageError("value", "a side is not a number here")
-    if magnitude > LARGEST:
+    if magnitude > largest:
         raise PageError("value", "terms so large that an error would not show")
     error = float(np.abs(gap).max(initial=0.0))
     relative = error / magnitude if magnitude else error
