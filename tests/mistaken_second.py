@@ -50,7 +50,7 @@ MISTAKES = {
     "the values do not move": planted(
         _strips, "tangent forward_over_reverse", "joined(v, v_dot)", "joined(v, None)"),
     "the scale missing in the direction of Q": planted(
-        _strips, "tangent forward_over_reverse", DIRECTION + "left", NO_DIRECTION + "left"),
+        _strips, "tangent forward_over_reverse", DIRECTION + "query", NO_DIRECTION + "query"),
     "the bias does not move": planted(
         _strips, "tangent forward_over_reverse", ALONG + "O[:, i]", ALONG.replace(", B_dot", "") + "O[:, i]"),
     # ---- the double backward
@@ -65,7 +65,7 @@ MISTAKES = {
     "dA K_dot dropped": planted(
         _strips, SECOND + "reverse_over_forward", ", (dA, rows(k_dot, j))", ""),
     "dA^T Q_dot dropped": planted(
-        _strips, SECOND + "reverse_over_forward", "(both, tile.two if q_dot is not None else dA_dot)", "(qi.mT, dA_dot)"),
+        _strips, SECOND + "reverse_over_forward", "(queries, tile.two if q_dot is not None else dA_dot)", "(qi.mT, dA_dot)"),
     "dA K_dot twice": planted(
         _strips, SECOND + "reverse_over_forward", ", (dA, rows(k_dot, j))", ", (dA, rows(k_dot, j)), (dA, rows(k_dot, j))"),
     "no direction of V in the tangent of dP": planted(
@@ -81,7 +81,7 @@ MISTAKES = {
     "the scale missing in the tangent of dQ": planted(
         _strips, SECOND + "reverse_over_forward", "if needs[1]:\n        totals[1] *= how.scale", "if False:\n        pass"),
     "dropout missing in the tangent of dP": planted(
-        _strips, SECOND + "reverse_over_forward", "tile.drop_(tile.product(tile.upper, left, columns(values, j)))", "tile.product(tile.upper, left, columns(values, j))"),
+        _strips, SECOND + "reverse_over_forward", "tile.drop_(tile.product(tile.upper, cotangent, columns(values, j)))", "tile.product(tile.upper, cotangent, columns(values, j))"),
     "dropout missing in the tangent of dV": planted(
         _strips, SECOND + "reverse_over_forward", "tile.drop(P_dot)", "P_dot"),
     "D missing, second order": planted(
@@ -137,7 +137,7 @@ MISTAKES = {
     "what is left is not scaled up": planted(
         _draws, ALL, "R /= self.keep", "pass"),
     "other strips for what is above the second order": planted(
-        _tiles, "forward_over_forward", "//= 1 if how.dropout else share", "//= share"),
+        _tiles, "forward_over_forward", "// (1 if how.dropout else share)", "// share"),
     "each strip drops what the first one drops": planted(
         _draws, "", "self.seeds[which, block]", "self.seeds[which, 0]"),
     # ---- what is asked of whom

@@ -77,10 +77,10 @@ def jvp(Q_dot, K_dot, V_dot, B_dot, Q, K, V, B, how):
         for strip in heads.strips():
             i = strip.rows
             qi, qi_dot = how.scale * q[:, i], scaled(rows(q_dot, i), how)
-            left, run = beside(qi_dot, qi, k_dot), Running(strip, v, right)
+            query, run = beside(qi_dot, qi, k_dot), Running(strip, v, right)
             for tile in strip.tiles():
                 E = run.weights(tile.scores(qi, kT[..., tile.keys], B))
-                A_dot = tile.product(tile.arrays[1], left, columns(keys, tile.keys), B_dot)
+                A_dot = tile.product(tile.arrays[1], query, columns(keys, tile.keys), B_dot)
                 run.add(tile, E, A_dot)
             O[:, i], O_dot[:, i] = run.close(B)
     return like(totals, (Q, Q))
@@ -110,17 +110,17 @@ def second(dO_dot, Q_dot, K_dot, V_dot, B_dot, dO, Q, K, V, B, how, *, O=None, n
             qi, qi_dot = how.scale * q[:, i], scaled(rows(q_dot, i), how)
             dOi, dOi_dot = do[:, i], rows(do_dot, i)
 
-            left, run = beside(qi_dot, qi, k_dot), Running(strip, v, right, rows(o, i))
+            query, run = beside(qi_dot, qi, k_dot), Running(strip, v, right, rows(o, i))
             for tile in strip.tiles():
                 E = run.weights(tile.scores(qi, kT[..., tile.keys], B))
-                A_dot = tile.product(tile.arrays[1], left, columns(keys, tile.keys), B_dot)
+                A_dot = tile.product(tile.arrays[1], query, columns(keys, tile.keys), B_dot)
                 run.add(tile, E, A_dot)
             Oi, Oi_dot = run.close(B)
             D, D_dot = row_statistic(dOi, dOi_dot, Oi, Oi_dot)
             if O_dot is not None:
                 O_dot[:, i] += Oi_dot
 
-            left, both = beside(dOi_dot, dOi, v_dot), above(qi, qi_dot).mT
+            cotangent, queries = beside(dOi_dot, dOi, v_dot), above(qi, qi_dot).mT
             for tile, c in zip(strip.tiles(), run.past):
                 j = tile.keys
                 P, P_dot = run.softmax(tile, c)
@@ -128,10 +128,10 @@ def second(dO_dot, Q_dot, K_dot, V_dot, B_dot, dO, Q, K, V, B, how, *, O=None, n
                 gather(columns(dV_dot, j), (dOi.mT, tile.drop(P_dot)))
                 if needs[1] or needs[2] or needs[4]:
                     dP = tile.drop_(torch.bmm(dOi, vT[..., j], out=tile.lower))
-                    dP_dot = tile.drop_(tile.product(tile.upper, left, columns(values, j)))
+                    dP_dot = tile.drop_(tile.product(tile.upper, cotangent, columns(values, j)))
                     dA_dot, dA = back_jvp(P, P_dot, dP, dP_dot, D, D_dot, out=tile.upper)
                     gather(rows(dQ_dot, i), (dA_dot, k[:, j]), (dA, rows(k_dot, j)))
-                    gather(columns(dK_dot, j), (both, tile.two if q_dot is not None else dA_dot))
+                    gather(columns(dK_dot, j), (queries, tile.two if q_dot is not None else dA_dot))
                     tile.give(totals[4], dA_dot)
     if needs[1]:
         totals[1] *= how.scale

@@ -9,11 +9,11 @@ from attnmath._torch._draws import Draws
 from attnmath._torch._scores import Strip
 
 ELEMENTS = {"cpu": 2**20}  # numbers in one strip: its arrays stay in the cache
-KEPT = {"cpu": 2**22}  # the same, of arrays that are read tile by tile
-TILE = {"cpu": 2**19}  # numbers in one tile
+KEPT = {"cpu": 2**22}  # the same, of arrays that are written and read tile by tile
+TILE = {"cpu": 2**19}  # numbers in one tile: its arrays stay in a nearer cache
 ELSEWHERE = 2**24  # on other devices: enough work for one launch
 ROWS = 32  # no fewer: a product of few rows is slow
-TALL = 128  # the same, of what goes tile by tile
+TALL = 128  # the same, of arrays that are kept tile by tile
 ENOUGH = 1024  # and no more: a product of these is as fast as one of many
 STAIRS = 128  # fewer, under a causal mask: finer steps save few keys
 
@@ -43,8 +43,9 @@ class Work:
         self.dtype = torch.promote_types(Q.dtype, torch.float32)
         self.device = Q.device
         strip, tile, whole = (x.get(Q.device.type, ELSEWHERE) for x in (ELEMENTS, TILE, KEPT))
-        fewest, numbers = (TALL, whole) if tiled and not how.dropout else (ROWS, strip)
-        numbers //= 1 if how.dropout else share
+        fewest, numbers = ROWS, strip // (1 if how.dropout else share)
+        if tiled and not how.dropout:
+            fewest, numbers = (TALL, whole) if kept else (ENOUGH, 0)
         most = min(ENOUGH, max(STAIRS, self.n // 8)) if how.causal else ENOUGH
         self.rows = max(1, min(self.n, most, max(fewest, numbers // max(self.m, 1))))
         self.columns = max(1, min(self.m, tile // self.rows)) if tiled else self.m
