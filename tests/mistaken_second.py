@@ -39,29 +39,30 @@ def planted(module, wrong, *written):
 
 DIRECTION = "qi, qi_dot = how.scale * q[:, i], scaled(rows(q_dot, i), how)\n            "
 NO_DIRECTION = DIRECTION.replace("scaled(rows(q_dot, i), how)", "rows(q_dot, i)")
-ALONG = "columns(keys, tile.keys), B_dot)\n                run.add(tile, E, A_dot)\n            "
 BOTH_ORDERS = "tangent " + SECOND + "reverse_over_forward"
 MISTAKES = {
     # ---- the tangent of the output
     "the tangent of the softmax without its mean": planted(
-        _running, BOTH_ORDERS, "O_dot = self.U - self.mu * O", "O_dot = self.U"),
+        _strips, "tangent forward_over_reverse", "= U - mu * O[:, i]", "= U"),
     "the mean of what dropout leaves": planted(
-        _running, BOTH_ORDERS, "self.mu += F.sum(-1, keepdim=True)", "self.mu += tile.drop(F).sum(-1, keepdim=True)"),
+        _strips, "tangent forward_over_reverse", "mu += A_dot.mul_(E).sum(-1, keepdim=True)\n                    gather", "mu += tile.drop(A_dot.mul_(E)).sum(-1, keepdim=True)\n                    gather"),
     "the values do not move": planted(
-        _strips, "tangent forward_over_reverse", "joined(v, v_dot)", "joined(v, None)"),
+        _strips, "tangent forward_over_reverse", "O_dot[:, i] += N[..., d:]", "pass"),
     "the scale missing in the direction of Q": planted(
-        _strips, "tangent forward_over_reverse", DIRECTION + "query", NO_DIRECTION + "query"),
+        _strips, "tangent forward_over_reverse", DIRECTION + "query = ", NO_DIRECTION + "query = "),
     "the bias does not move": planted(
-        _strips, "tangent forward_over_reverse", ALONG + "O[:, i]", ALONG.replace(", B_dot", "") + "O[:, i]"),
+        _strips, "tangent forward_over_reverse", "tile.arrays[1], query, columns(keys, j), B_dot)", "tile.arrays[1], query, columns(keys, j))"),
     # ---- the double backward
     "frozen statistics: no mean in the tangent of P": planted(
-        _running, SECOND + "reverse_over_forward", "F.mul_(share).addcmul_(P, self.mu, value=-1)", "F.mul_(share)"),
+        _strips, SECOND + "reverse_over_forward", "return F.addcmul_(P, mu, value=-1)", "return F"),
+    "the mean of what dropout leaves, second order": planted(
+        _strips, SECOND + "reverse_over_forward", "mu += A_dot.mul_(E).sum(-1, keepdim=True)\n                if", "mu += tile.drop(A_dot.mul_(E)).sum(-1, keepdim=True)\n                if"),
     "no D in what the tangent of P multiplies": planted(
-        _strips, SECOND + "reverse_over_forward", "dA_dot.addcmul_(P_dot, dP)", "dA_dot.addcmul_(P_dot, dP + D)"),
+        _strips, SECOND + "reverse_over_forward", "P_dot.mul_(dP_less_D)", "P_dot.mul_(dP_less_D + 1)"),
     "no tangent of D": planted(
-        _strips, SECOND + "reverse_over_forward", "for x in (O, O_dot))", "for x in (O, 0 * O_dot))"),
-    "the direction of dO missing in the tangent of D": planted(
-        _strips, "forward_over_reverse reverse_over_forward", "D_dot if dO_dot is None else D_dot + (dO_dot * O).sum(-1, keepdim=True)", "D_dot"),
+        _strips, SECOND + "reverse_over_forward", "tile.upper.addcmul_(tile.arrays[0], D_dot, value=-1)", "tile.upper"),
+    "D of one tile alone": planted(
+        _strips, SECOND + "reverse_over_forward", "D += torch.mul(", "D[:] = torch.mul("),
     "dA K_dot dropped": planted(
         _strips, SECOND + "reverse_over_forward", ", (dA, rows(k_dot, j))", ""),
     "dA^T Q_dot dropped": planted(
@@ -70,22 +71,20 @@ MISTAKES = {
         _strips, SECOND + "reverse_over_forward", ", (dA, rows(k_dot, j))", ", (dA, rows(k_dot, j)), (dA, rows(k_dot, j))"),
     "no direction of V in the tangent of dP": planted(
         _strips, SECOND + "reverse_over_forward", "sides(do_dot, v, v_dot)", "sides(do_dot, v, None)", "beside(dOi_dot, dOi, v_dot)", "beside(dOi_dot, dOi, None)"),
-    "P V_dot missing in the tangent of the output": planted(
-        _strips, SECOND + "reverse_over_forward", "joined(v if o is None else None, v_dot)", "joined(v if o is None else None, None)"),
-    "nothing for what goes to dO": planted(
-        _strips, "double_backward", "O_dot[:, i] += Oi_dot", "pass"),
+    "P V_dot missing in what goes to dO": planted(
+        _strips, "double_backward", "gather(rows(O_dot, i), (PR, rows(v_dot, j)))", "pass"),
     "the direction of dO missing in that of dV": planted(
-        _strips, "forward_over_reverse reverse_over_forward", "(turned(dOi_dot), tile.drop(P))", "(None, tile.drop(P))"),
+        _strips, "forward_over_reverse reverse_over_forward", "(turned(dOi_dot), PR)", "(None, PR)"),
     "the scale missing in the direction of Q, second order": planted(
         _strips, SECOND + "reverse_over_forward", DIRECTION + "dOi", NO_DIRECTION + "dOi"),
     "the scale missing in the tangent of dQ": planted(
         _strips, SECOND + "reverse_over_forward", "if needs[1]:\n        totals[1] *= how.scale", "if False:\n        pass"),
     "dropout missing in the tangent of dP": planted(
-        _strips, SECOND + "reverse_over_forward", "tile.drop_(tile.product(tile.upper, cotangent, columns(values, j)))", "tile.product(tile.upper, cotangent, columns(values, j))"),
+        _strips, SECOND + "reverse_over_forward", "tile.drop_(dP_dot)", "dP_dot"),
     "dropout missing in the tangent of dV": planted(
-        _strips, SECOND + "reverse_over_forward", "tile.drop(P_dot)", "P_dot"),
+        _strips, SECOND + "reverse_over_forward", "PR_dot = tile.drop(P_dot)", "PR_dot = P_dot"),
     "D missing, second order": planted(
-        _strips, SECOND + "reverse_over_forward", "dP -= D", "pass"),
+        _strips, SECOND + "reverse_over_forward", "tile.lower.sub_(D)", "tile.lower"),
     # ---- tiles
     "sums that do not follow the largest score": planted(
         _running, BOTH_ORDERS, "self.total *= self.c.sub_(c).exp_()", "pass"),
@@ -96,7 +95,7 @@ MISTAKES = {
     "each tile drops what the first one drops": planted(
         _scores, BOTH_ORDERS, "self.R[..., keys]", "self.R[..., : keys.stop - keys.start]"),
     "each tile keeps its weights where the others do": planted(
-        _scores, SECOND + "reverse_over_forward", "h * r * start if work.kept else 0", "0"),
+        _scores, SECOND + "reverse_over_forward", "first = h * r * start", "first = 0"),
     "the triangle begins anew in each tile": planted(
         _scores, BOTH_ORDERS, "start = max(self.keys.start - self.rows.start, 0)", "start = 0"),
     "a row that may attend to nothing, tile by tile": planted(
@@ -124,7 +123,7 @@ MISTAKES = {
     "of the gradient of a mask that is broadcast, the last strip remains": planted(
         _scores, "gradients " + SECOND + "reverse_over_forward", "part += self.as_scores(dA).sum_to_size(part.shape)", "part.copy_(self.as_scores(dA).sum_to_size(part.shape))"),
     "a row that may attend to nothing": planted(
-        _scores, FIRST + SECOND + "reverse_over_forward", "if empty.any():", "if False:"),
+        _scores, FIRST + "reverse_over_forward", "if empty.any():", "if False:"),
     # ---- dropout
     "another seed in the backward": planted(
         _functions, "gradients reverse_over_forward", "O, L, how._replace(seed=seed), needs)", "O, L, how._replace(seed=None if seed is None else seed + 1), needs)"),
@@ -144,7 +143,7 @@ MISTAKES = {
     "dO and its direction exchanged": planted(
         _functions, "reverse_over_forward", "Second.apply(dO, *x_dot, dO_dot, *x,", "Second.apply(dO_dot, *x_dot, dO, *x,"),
     "what comes for dQ left out": planted(
-        _functions, "double_backward", "got = Second.apply(None, *x_dot, *ctx", "got = Second.apply(None, None, *x_dot[1:], *ctx"),
+        _functions, "double_backward", "got = Second.apply(None, *x_dot, *x,", "got = Second.apply(None, None, *x_dot[1:], *x,"),
     "the gradient of a direction with dO in the place of its own cotangent": planted(
         _functions, "reverse_over_forward", "Gradients.apply(dO_dot, *x, None", "Gradients.apply(dO, *x, None"),
     "the mean does not move along the other direction": planted(

@@ -4,9 +4,10 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from torch.func import jvp, vjp
 
 from attnmath._tolerance import DROP_IN
-from attnmath._torch import _running, _scores, _strips, _tiles
+from attnmath._torch import _scores, _strips, _tiles
 from attnmath._torch._how import How
 from attnmath._torch._tiles import Work, leading, together
 from by_definition import apart, by_autograd, plain
@@ -116,22 +117,17 @@ def test_each_derivative(name, cut):
     assert max(found.values()) <= DROP_IN, found
 
 
-def without_mean(run, B, close=_running.Running.close):
-    run.mu.zero_()
-    return close(run, B)
-
-
 MISTAKES = {
-    "no mu": (_running.Running, "close", without_mean),
-    "no D": (_strips, "softmax_back", lambda P, dP, out: torch.mul(P, dP, out=out)),
-    "no D_dot": (_strips, "row_statistic", lambda dO, dO_dot, O, O_dot: ((dO * O).sum(-1, keepdim=True), 0 * O[..., :1])),
-    "the last part alone": (_strips, "gather", lambda total, *pairs: [total.copy_(a @ b) for a, b in pairs if a is not None]),
+    "no mu": ("softmax_tangent", lambda P, F, mu: F),
+    "no D": ("softmax_back", lambda P, dP, out: torch.mul(P, dP, out=out)),
+    "no P dP_dot": ("tangent_of_back", lambda P, P_dot, dP, dP_dot, out: P_dot.mul_(dP)),
+    "the last part alone": ("gather", lambda total, *pairs: [total.copy_(a @ b) for a, b in pairs if a is not None]),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_seen(mistake, monkeypatch):
-    monkeypatch.setattr(*MISTAKES[mistake])
+    monkeypatch.setattr(_strips, *MISTAKES[mistake])
     with cut_into(2, 20, 4):
         found = errors(CASES["one head"])
     assert max(found.values()) > 1e-3
@@ -260,6 +256,37 @@ def test_a_boolean_mask_as_numbers():
     B = torch.tensor([[True], [False]])
     assert _scores.bias(B, room).tolist() == [[0.0], [-INF]]
     assert _scores.bias(room, None) is room
+
+
+@pytest.mark.parametrize("offsets", [(30, 0), (0, 30), (30, 30)])
+def test_what_keys_or_values_have_in_common_costs_no_more_digits_than_without_strips(offsets):
+    """It cancels: the rows of dA and of its tangent sum to 0, up to the rounding of their own terms."""
+    how = How(32**-0.5)
+    Q, K, V, *moving = torch.randn(7, 1, 300, 32, generator=torch.Generator().manual_seed(3))
+    K, V = K + offsets[0], V + offsets[1]
+    dO, *x_dot = moving
+
+    def both(number):
+        x = [y.to(number) for y in (Q, K, V, dO, *x_dot)]
+        ours = _strips.second(None, *x[4:], None, x[3], *x[:3], None, how, needs=(True,) * 4 + (False,))
+
+        def gradients(*y):
+            return vjp(lambda *z: plain(*z, scale=how.scale), *y)[1](x[3])
+
+        return ours[1:4], jvp(gradients, tuple(x[:3]), tuple(x[4:]))[1]
+
+    with cut_into(100, 2**15, 3200):
+        (ours, theirs), (_, want) = both(torch.float32), both(torch.float64)
+    for got, other, right in zip(ours, theirs, want):
+        assert (got - right).norm() <= 2 * (other - right).norm()
+
+
+def test_where_one_key_is_seen_no_score_matters():
+    Q, K, V, dO, *x_dot = torch.randn(7, 1, 9, 4, generator=torch.Generator().manual_seed(3))
+    B = torch.arange(9) == 8
+    with cut_into(4, 100, 12):
+        _, dQ_dot, dK_dot, _, _ = _strips.second(None, *x_dot, None, dO, 1e4 * Q, K, V, B, How(0.5))
+    assert not dQ_dot.any() and not dK_dot.any()
 
 
 def test_inputs_are_not_modified():

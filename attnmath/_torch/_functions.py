@@ -70,20 +70,22 @@ class Gradients(Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        kept(ctx, *inputs[:6], inputs[7], how=inputs[8], needs=inputs[9])
+        kept(ctx, *inputs[:5], inputs[7], how=inputs[8], needs=inputs[9])
 
     @staticmethod
     def backward(ctx, *x_dot):
         needs = ctx.needs_input_grad[:5]
         if not any(needs) or all(x is None for x in x_dot):
             return (None,) * 10
+        *x, seed = ctx.saved_tensors
         x_dot = placed(x_dot, ctx.needs)
-        got = Second.apply(None, *x_dot, *ctx.saved_tensors, ctx.how, needs)
+        got = Second.apply(None, *x_dot, *x, seed, ctx.how, needs)
         return *placed(got, needs), *(None,) * 5
 
     @staticmethod
     def jvp(ctx, *tangents):
-        return Second.apply(*tangents[:5], *ctx.saved_tensors, ctx.how, (False, *ctx.needs))
+        *x, seed = ctx.saved_tensors
+        return Second.apply(*tangents[:5], *x, seed, ctx.how, (False, *ctx.needs))
 
     @staticmethod
     def vmap(info, dims, *inputs):
@@ -112,7 +114,7 @@ class Both(Function):
         if any(of_dot) and dO_dot is not None:
             got_dot = Gradients.apply(dO_dot, *x, None, None, seed, how, of_dot)
         if any(of) and dO_dot is not None:
-            got = Second.apply(dO, *x_dot, dO_dot, *x, None, seed, how, (False, *of))
+            got = Second.apply(dO, *x_dot, dO_dot, *x, seed, how, (False, *of))
         elif any(of) and dO is not None:
             got = Gradients.apply(dO, *x, None, None, seed, how, of)
         return *placed(got_dot, of_dot), *placed(got, of), None, None
@@ -128,19 +130,18 @@ class Both(Function):
 
 
 class Second(Function):
-    """The tangent of Gradients, and of O: those needed of O_dot, dQ_dot, ...; O helps."""
+    """The tangent of Gradients, and of O: those that are needed of O_dot, dQ_dot, ..."""
 
     @staticmethod
-    def forward(dO_dot, Q_dot, K_dot, V_dot, B_dot, dO, Q, K, V, B, O, seed, how, needs):
+    def forward(dO_dot, Q_dot, K_dot, V_dot, B_dot, dO, Q, K, V, B, seed, how, needs):
         how = how._replace(seed=seed)
-        x = dO_dot, Q_dot, K_dot, V_dot, B_dot, dO, Q, K, V, B
-        with alone(*x):
-            got = _strips.second(*x, how, O=O, needs=needs)
+        with alone(dO_dot, Q_dot, K_dot, V_dot, B_dot, dO, Q, K, V, B):
+            got = _strips.second(dO_dot, Q_dot, K_dot, V_dot, B_dot, dO, Q, K, V, B, how, needs=needs)
         return tuple(x for x, need in zip(got, needs) if need)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        kept(ctx, *inputs[:10], inputs[11], how=inputs[12], needs=inputs[13])
+        kept(ctx, *inputs[:11], how=inputs[11], needs=inputs[12])
 
     @staticmethod
     def backward(ctx, *cotangents):
@@ -148,7 +149,7 @@ class Second(Function):
         program, needs = _higher.SECOND, ctx.needs_input_grad[:10]
         cotangents = placed(cotangents, ctx.needs)
         got = _higher.cotangent(program, cotangents, x, needs, seed, ctx.how)
-        return *got, *(None,) * 4
+        return *got, None, None, None
 
     @staticmethod
     def jvp(ctx, *tangents):

@@ -90,14 +90,17 @@ class Strip(Tile):
         return P
 
     def tiles(self):
-        """The strip, some keys after the other: the same arrays for a tile each time, if kept."""
+        """The strip, some keys after the other; what is kept has a place of its own."""
         work, (h, r, m) = self.work, self.shape
         for start in range(0, m, work.columns):
             keys = slice(start, min(start + work.columns, m))
             shape = h, r, keys.stop - start
-            size, first = prod(shape), h * r * start if work.kept else 0
-            arrays = [x[first : first + size].view(shape) for x in work.scratch]
-            two = work.two[: 2 * size].view(h, 2 * r, shape[-1]) if work.kept else None
+            size, first, two = prod(shape), 0, None
+            if work.kept:
+                first = h * r * start
+                two = work.two[2 * first : 2 * (first + size)].view(h, 2 * r, shape[-1])
+            A, *others = work.scratch
+            arrays = [A[first : first + size].view(shape), *(x[:size].view(shape) for x in others)]
             R = None if self.R is None else self.R[..., keys]
             spare = None if R is None else work.spare[:size].view(shape)
             yield Tile(self.heads, self.rows, keys, arrays, R, spare, two)

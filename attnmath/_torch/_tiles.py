@@ -9,11 +9,11 @@ from attnmath._torch._draws import Draws
 from attnmath._torch._scores import Strip
 
 ELEMENTS = {"cpu": 2**20}  # numbers in one strip: its arrays stay in the cache
-KEPT = {"cpu": 2**22}  # the same, of arrays that are written and read tile by tile
+KEPT = {"cpu": 2**21}  # the same, of arrays that are written and read tile by tile
 TILE = {"cpu": 2**19}  # numbers in one tile: its arrays stay in a nearer cache
 ELSEWHERE = 2**24  # on other devices: enough work for one launch
 ROWS = 32  # no fewer: a product of few rows is slow
-TALL = 128  # the same, of arrays that are kept tile by tile
+TALL = 64  # the same, of arrays that are kept tile by tile
 ENOUGH = 1024  # and no more: a product of these is as fast as one of many
 STAIRS = 128  # fewer, under a causal mask: finer steps save few keys
 
@@ -32,8 +32,8 @@ class Work:
     Rows and draws depend on how, and on the shapes of Q and K, so that with dropout every
     pass over the same head has the same strips and the same factors. Without it, who
     needs many arrays at a time may ask for strips of a share of the numbers, and who goes
-    tile by tile gets taller ones. `kept` arrays have room for all tiles of a strip; beside
-    them a tile has two more, one above the other.
+    tile by tile gets taller ones. If the weights are kept, the first array and two more,
+    one above the other, have room for all tiles of a strip.
     """
 
     def __init__(self, how, Q, K, V, B, *others, arrays, share=1, tiled=False, kept=False):
@@ -54,8 +54,9 @@ class Work:
         self.draws = None
         count = prod(self.steps) * self.rows
         size, least = count * self.m, count * self.columns  # of a strip, of a tile
-        self.scratch = [self.empty(size if kept or not tiled else least) for _ in range(arrays)]
-        self.two = self.empty(2 * least) if kept else None
+        first = size if kept or not tiled else least
+        self.scratch = [self.empty(least if tiled and i else first) for i in range(arrays)]
+        self.two = self.empty(2 * size) if kept else None
         if how.dropout:
             self.draws = Draws(how, leading(Q, K), ceil(self.n / self.rows), Q.device)
             self.factors, self.spare = self.empty(size), self.empty(least)

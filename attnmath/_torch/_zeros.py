@@ -31,12 +31,6 @@ def beside(a_dot, a, b_dot):
     return torch.cat([a_dot, a], -1)
 
 
-def joined(*parts):
-    """Those that are not None, side by side."""
-    parts = [x for x in parts if x is not None]
-    return torch.cat(parts, -1) if parts else None
-
-
 def above(a, b):
     """Rows of a, then those of b."""
     return a if b is None else torch.cat([a, b], -2)
