@@ -282,7 +282,7 @@ def test_what_keys_or_values_have_in_common_costs_no_more_digits_than_without_st
 
 
 def test_where_one_key_is_seen_no_score_matters():
-    Q, K, V, dO, *x_dot = torch.randn(7, 1, 9, 4, generator=torch.Generator().manual_seed(3))
+    Q, K, V, dO, *x_dot = torch.randn(7, 1, 9, 24, generator=torch.Generator().manual_seed(3))
     B = torch.arange(9) == 8
     with cut_into(4, 100, 12):
         _, dQ_dot, dK_dot, _, _ = _strips.second(None, *x_dot, None, dO, 1e4 * Q, K, V, B, How(0.5))
