@@ -750,3 +750,16 @@ def test_what_records_single_operations_is_refused():
             " its own write over each other; use torch.func.jvp, or torch.compile"
         )
     assert near(attention(Q, K, V), plain(Q, K, V))
+
+
+def test_a_hook_on_the_output_is_not_called_for_what_goes_to_the_inputs_alone():
+    """The gradients are given O to help; in the double backward nothing goes back to it."""
+    x = numbers((2, 5, 4), (2, 5, 4), (2, 5, 4))
+    called, found = [], []
+    for hooked in (True, False):
+        O = attention(*x)
+        if hooked:
+            O.register_hook(lambda dO: called.append(dO))
+        (dQ,) = grad(O.sum(), x[:1], create_graph=True)
+        found.append(grad(dQ.square().sum(), x))
+    assert len(called) == 1 and all(map(torch.equal, *found))

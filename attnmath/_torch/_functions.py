@@ -46,7 +46,7 @@ class Attention(Function):
         if dO is None:
             return (None,) * 6
         *x, seed, O, L = ctx.saved_tensors
-        dx = Gradients.apply(dO, *x, O, L, seed, ctx.how, needs)
+        dx = Gradients.apply(dO, *x, O.detach(), L, seed, ctx.how, needs)  # O helps; nothing goes back to it
         return *placed(dx, needs), None, None
 
     @staticmethod
