@@ -1,6 +1,7 @@
 """What a chapter's cells need to show things: the style of figures and the source of functions."""
 
 import inspect
+import re
 from pathlib import Path
 
 # The palette of Okabe and Ito, told apart with any colour vision; darkest first, each with
@@ -15,6 +16,7 @@ def book_style():
     from cycler import cycler
     from matplotlib_inline.backend_inline import set_matplotlib_formats
 
+    _name_by_rounded_numbers()
     mpl.rcdefaults()
     set_matplotlib_formats("svg", metadata={"Date": None, "Creator": None})
     mpl.rcParams.update({
@@ -35,6 +37,21 @@ def book_style():
         "legend.frameon": False,
         "lines.linewidth": 1.8,
     })
+
+
+def _name_by_rounded_numbers():
+    """Names inside of an SVG are hashes of numbers, the last digits of which differ between processors."""
+    from matplotlib.backends.backend_svg import RendererSVG
+
+    make = RendererSVG._make_id
+    if make.__module__ == __name__:
+        return
+
+    def make_id(self, kind, content):
+        numbers = re.sub(r"-?\d+\.\d+(e[-+]?\d+)?", lambda x: f"{round(float(x[0]), 6) + 0.0:.6f}", str(content))
+        return make(self, kind, numbers)
+
+    RendererSVG._make_id = make_id
 
 
 def show(function):
