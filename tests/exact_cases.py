@@ -60,13 +60,13 @@ def scores():
 
 def heads():
     """Q, K, V, B, gamma: all sizes equal, all different, broadcast batches, a mask, an empty row."""
-    empty = dict(hide=[(0, 0), (1,)])
+    empty = dict(hide=[(0, 0), (1,), (2, 1)])
     return [
         [draw(2, 2), draw(2, 2), draw(2, 2), draw(2, 2), draw()],
         [draw(2, 3), draw(4, 3), draw(4, 5)],
         [draw(2, 1, 2, 2), draw(2, 3, 2), draw(2, 1, 3, 1), draw(2, 1, 2, 3, hide=[(0, 0, 0, 1), (1, 0, 1)]),
          draw(2, 1)],
-        [draw(2, 2), draw(3, 2), draw(3, 3, 1), draw(2, 3, **empty), draw(3)],
+        [draw(4, 2), draw(3, 2), draw(3, 3, 1), draw(4, 3, **empty), draw(3)],
         [draw(2, 2), draw(3, 2), draw(3, 1), draw(2, 1), draw(2, 3)],
         [draw(2, 1), draw(3, 1), draw(3, 2), None, draw(1, 1)],
     ]  # fmt: skip
