@@ -9,6 +9,7 @@ import sys
 import tomllib
 from itertools import chain
 from pathlib import Path
+from unittest import mock
 
 import nbformat
 import pytest
@@ -260,6 +261,21 @@ def test_code_on_a_page_is_short(path):
             lines = [line for line in cell.source.splitlines() if line.strip()]
             assert max(map(len, lines)) <= 88, cell.source
             assert len(lines) <= 10 or "hide-input" in cell.metadata.get("tags", []), cell.source
+
+
+def test_names_inside_a_figure_do_not_depend_on_last_digits():
+    from matplotlib.backends.backend_svg import RendererSVG
+
+    from attnmath.page.notebook import _name_by_rounded_numbers
+
+    with mock.patch.object(RendererSVG, "_make_id", RendererSVG._make_id), mock.patch.dict("matplotlib.rcParams", {"svg.hashsalt": "x"}):
+        def names(*numbers):
+            return {RendererSVG._make_id(None, "p", (x, 7.5)) for x in numbers}
+
+        near = 57.6, 57.6 * (1 + 2.0**-52), 57.6 * (1 - 2.0**-52)
+        assert len(names(*near)) == 3
+        _name_by_rounded_numbers()
+        assert len(names(*near)) == 1 and len(names(57.6, 57.61)) == 2
 
 
 # ---- functions and their page ----------------------------------------------------------------
