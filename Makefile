@@ -23,7 +23,7 @@ READY := $(ENV)/.ready
 unexport MPLBACKEND PYTHONWARNINGS PYTHONHOME
 export PYTHONPATH :=
 
-PACKAGE := $(shell find attnmath -name '*.py' -o -name '*.lark' -o -name py.typed)
+PACKAGE := $(shell find attnmath -type f ! -path '*/__pycache__/*')    # its data as well: pages print them
 TEXTS := $(wildcard chapters/*.md)
 NOTEBOOKS := $(wildcard chapters/*.ipynb)
 TESTS := $(wildcard tests/*)
@@ -35,7 +35,7 @@ ALONE := -p no:hypothesispytest    # half a second for each worker that has note
 CHECKS := $(DONE)/pairs $(DONE)/ledger $(DONE)/made $(DONE)/pages $(DONE)/notebooks
 LEDGER := chapters/ledger.md
 
-.PHONY: book test test-adapters check html env lab notebooks ledger pages museum trained second-order misprints proofs portable lint mutants exact-mutants wheel accessible clean help
+.PHONY: book test test-adapters check html env lab notebooks ledger fresh-ledger pages museum trained second-order misprints proofs portable lint mutants exact-mutants identities wheel accessible clean help
 
 help:
 	@echo 'make book        check every page and notebook, then build _build/html'
@@ -44,7 +44,8 @@ help:
 	@echo 'make test        all tests and notebooks'
 	@echo 'make test-adapters  the functions on JAX'"'"'s arrays; installs JAX into the environment'
 	@echo 'make notebooks   texts -> executed notebooks, byte for byte reproducible'
-	@echo 'make ledger      measure every equation again and write $(LEDGER)'
+	@echo 'make ledger      measure every equation, prove it and try its misprints; write $(LEDGER)'
+	@echo 'make fresh-ledger  the same, compared with $(LEDGER) byte for byte (minutes)'
 	@echo 'make pages       write the overview of the sources, errata, cheat sheet and museum again'
 	@echo 'make museum      measure again which tests accept the mistakes of the museum (minutes)'
 	@echo 'make trained     train the transformer of the chapter on training again (minutes)'
@@ -57,6 +58,7 @@ help:
 	@echo 'make accessible  axe-core on every built page, in headless Chromium'
 	@echo 'make mutants     mutation testing of the formula modules (long)'
 	@echo 'make exact-mutants  every small change of a formula function, judged by exact arithmetic (minutes)'
+	@echo 'make identities  collected identities, false ones at 100 seeds each: none may be proved (an hour)'
 	@echo 'make wheel       the package in dist/'
 	@echo 'make clean       remove what was made; keeps the environment $(ENV)'
 	@echo 'Variables: PYTHON=python3.12, TORCH_INDEX=address of a pip index with the torch you want, JOBS=4'
@@ -88,7 +90,7 @@ $(DONE)/pairs: $(READY) $(TEXTS) $(NOTEBOOKS) tools/nb.py _toc.yml | $(DONE)
 	$(PY) tools/nb.py check
 	@touch $@
 
-$(DONE)/ledger: $(READY) $(TEXTS) $(PACKAGE) | $(DONE)
+$(DONE)/ledger: $(READY) $(TEXTS) $(PACKAGE) tests/equivalent_misprints.txt | $(DONE)
 	$(PY) -m attnmath.page ledger --check
 	@touch $@
 
@@ -136,6 +138,10 @@ notebooks: $(READY)
 
 ledger: $(READY)
 	$(PY) -m attnmath.page ledger
+
+# Displays, proofs and misprints in one run; whatever was written by hand is found.
+fresh-ledger: $(READY)
+	$(PY) -m attnmath.page ledger --compare
 
 pages: $(READY)
 	$(PY) tools/pages.py
@@ -193,6 +199,9 @@ accessible: $(ENV)/.ready-accessible $(DONE)/html
 mutants: $(ENV)/.ready-mutants
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m mutmut run
 	$(PY) -m mutmut results
+
+identities: $(READY)
+	$(PY) tools/identities.py
 
 exact-mutants: $(READY)
 	$(PY) tools/exact_mutants.py --jobs $(JOBS)

@@ -14,7 +14,7 @@ FRAMEWORKS = "numpy", "torch", "jax"
 OPTIONS = "mask", "bias", "causal", "scale", "groups", "dropout", "dropout_mask", "seed"
 CONVENTIONS = "layout", "mask", "causal", "groups", "scale", "empty", "inside"
 EPILOG = """\
-The exit status is 0 if it is right, 1 if it is wrong, 2 if it could not be run.
+The exit status is 0 if it is right, 1 if it is wrong, 2 if it could not be run, 3 if it is not in the list.
 
 examples:
   attnmath examine my_module:attention
@@ -60,7 +60,8 @@ def _add_examine(commands: Any) -> None:
     examine = commands.add_parser(
         "examine", help="examine a function and its gradients", usage="attnmath examine [options] FUNCTION",
         description="Examine f(q, k, v) -> o and its gradients. Numbers are drawn anew on each run.",
-        epilog="The exit status is 0 if it is right, 1 if it is wrong, 2 if it could not be run.",
+        epilog="The exit status is 0 if it is right, 1 if it is wrong, 2 if it could not be run, 3 if it is no"
+               " attention of the list.",
     )  # fmt: skip
     add = examine.add_argument
     add("target", metavar="FUNCTION", help="module:function, or path/to/file.py:function")

@@ -1,21 +1,38 @@
 """What exact arithmetic says of an operation that it does not have, and of a point."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-ENGINE = {"_algebraic", "_arrays", "_compare", "_entries", "_exact_arrays", "_exact_check", "_exact_functions",
-          "_exact_linalg", "_graph", "_infinity", "_numbers", "_point", "_prove", "_radicands",
-          "_unknowns"}  # fmt: skip
+ENGINE = {"_algebraic", "_arrays", "_calls", "_compare", "_entries", "_exact_arrays", "_exact_check",
+          "_exact_functions", "_exact_linalg", "_graph", "_infinity", "_numbers", "_point", "_prove",
+          "_radicands", "_reals", "_unknowns"}  # fmt: skip
 
 
-class NotAlgebraic(TypeError):
+_runs: list[list] = []  # of each run, the errors by which numbers left the algebra in it
+
+
+class Left(Exception):
+    """An error that ends a run, also where the function that is run has caught it."""
+
+    def __init__(self, *said: object) -> None:
+        super().__init__(*said)
+        if _runs:
+            _runs[-1].append(self)
+
+
+class NotAlgebraic(Left):
     """An operation that exact arithmetic does not have, and where it was asked for.
 
     Derived in chapters/proved.md.
     """
 
 
-class OtherPoint(Exception):
+class NoValue(Left, ZeroDivisionError):
+    """A division by 0, or the logarithm of 0."""
+
+
+class OtherPoint(Left):
     """Another point is needed: with more primes, with a root of -1, or drawn again."""
 
 
@@ -39,10 +56,30 @@ class Circles(OtherPoint):
     """A sine or a cosine where -1 has no root."""
 
 
+def whole(function: Callable, *x: object, **named: object) -> object:
+    """function(*x, **named); the first error by which a number left the algebra, if one did."""
+    left: list = []
+    _runs.append(left)
+    try:
+        found = function(*x, **named)
+    except Exception as error:
+        raise (left or [error])[0] from None
+    finally:
+        _runs.pop()
+    if left:
+        raise left[0]
+    return found
+
+
 def not_algebraic(operation: str, why: str = "") -> NotAlgebraic:
     """The error for an operation, with the line outside of this engine that asked for it."""
+    return NotAlgebraic(leaves(operation, why))
+
+
+def leaves(operation: str, why: str = "") -> str:
+    """The sentence of this error."""
     because = f" {why}" if why else ""
-    return NotAlgebraic(f"{operation} leaves the algebra{because}, at {caller()}")
+    return f"{operation} leaves the algebra{because}, at {caller()}"
 
 
 def caller() -> str:

@@ -101,7 +101,12 @@ def divide(x: Array, y: Scalar) -> Array:
 
 def nonzero(x: Array) -> Array:
     """x with 1 in the place of 0, so that 0 / 0 is 0."""
-    return namespace(x).where(x == 0, 1, x)
+    return namespace(x).where(zeros(x), 1, x)
+
+
+def zeros(x: Array) -> Array:
+    """Where x is 0; of letters, where they are 0 for all numbers."""
+    return x.zeros() if hasattr(x, "zeros") else x == 0
 
 
 def shift(x: Array, c: Array) -> Array:
@@ -143,7 +148,7 @@ def constant(x: Array) -> Array:
 def inner(x: Array, y: Array) -> Array:
     """The pairing: the sum of all x * y, where 0 times -inf is 0."""
     xp = namespace(x)
-    return xp.sum(x * xp.where(x == 0, 0, y))
+    return xp.sum(x * xp.where(zeros(x), 0, y))
 
 
 def T(x: Array) -> Array:

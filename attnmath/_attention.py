@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from attnmath._arguments import head
 from attnmath._arrays import Array, Scalar, T, plus, rowsum, sum_to
-from attnmath._softmax import logsumexp, softmax, softmax_jvp
+from attnmath._softmax import logsumexp, softmax
 
 
 class AttentionMap(NamedTuple):
@@ -79,7 +79,8 @@ def attention_vjp(
     Derived in chapters/attention.md, eq:attention_vjp.
     """
     Q, K, V, B, gamma, dO = head("attention_vjp", Q, K, V, B, gamma, dO=dO)
-    A, P, L, O = attention_map(Q, K, V, B, gamma)
+    P = softmax(plus(gamma * (Q @ T(K)), B))
+    O = P @ V
     dV = T(P) @ dO
     dP = dO @ T(V)
     D = rowsum(dO * O)
@@ -110,7 +111,8 @@ def attention_jvp(
     dots = dict(Q_dot=Q_dot, K_dot=K_dot, V_dot=V_dot, B_dot=B_dot, gamma_dot=gamma_dot)
     Q, K, V, B, gamma, *dots = head("attention_jvp", Q, K, V, B, gamma, **dots)
     Q_dot, K_dot, V_dot, B_dot, gamma_dot = dots
-    A, P, L, O = attention_map(Q, K, V, B, gamma)
+    P = softmax(plus(gamma * (Q @ T(K)), B))
     A_dot = gamma * (Q_dot @ T(K) + Q @ T(K_dot)) + gamma_dot * (Q @ T(K)) + B_dot
-    P_dot = softmax_jvp(A_dot, None, A)
+    mu = rowsum(P * A_dot)
+    P_dot = P * (A_dot - mu)
     return P_dot @ V + P @ V_dot

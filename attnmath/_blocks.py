@@ -28,14 +28,11 @@ class MlpGradients(NamedTuple):
 
 def standardize(X: Array, epsilon: Scalar) -> tuple:
     """Each row less its mean, divided by its deviation r; and r."""
-    C = X - rowmean(X)
+    mu = rowmean(X)
+    C = X - mu
     r = sqrt(rowmean(C * C) + epsilon)
-    return C / r, r
-
-
-def through(U: Array, X_hat: Array, r: Array) -> Array:
-    """The Jacobian of standardize, which is symmetric, applied to each row of U."""
-    return (U - rowmean(U) - X_hat * rowmean(X_hat * U)) / r
+    X_hat = C / r
+    return X_hat, r
 
 
 def layer_norm(
@@ -69,7 +66,8 @@ def layer_norm_vjp(
     """
     X, alpha, beta, dY = norm("layer_norm_vjp", X, alpha, beta, epsilon, dY=dY)
     X_hat, r = standardize(X, epsilon)
-    dX = through(dY * alpha, X_hat, r)
+    dX_hat = alpha * dY
+    dX = (dX_hat - rowmean(dX_hat) - X_hat * rowmean(X_hat * dX_hat)) / r
     dalpha = sum_to(dY * X_hat, alpha)
     dbeta = sum_to(dY, beta)
     return LayerNormGradients(dX, dalpha, dbeta)
@@ -91,7 +89,10 @@ def layer_norm_jvp(
     X, alpha, beta, *dots = norm("layer_norm_jvp", X, alpha, beta, epsilon, **dots)
     X_dot, alpha_dot, beta_dot = dots
     X_hat, r = standardize(X, epsilon)
-    return alpha * through(X_dot, X_hat, r) + alpha_dot * X_hat + beta_dot
+    mu_dot = rowmean(X_dot)
+    r_dot = rowmean(X_hat * X_dot)
+    X_hat_dot = (X_dot - mu_dot - X_hat * r_dot) / r
+    return alpha * X_hat_dot + alpha_dot * X_hat + beta_dot
 
 
 def sigmoid(U: Array) -> Array:
@@ -108,7 +109,8 @@ def silu(U: Array) -> Array:
     Derived in chapters/blocks.md, eq:silu.
     """
     (U,) = entries("silu", U)
-    return U * sigmoid(U)
+    S = sigmoid(U)
+    return U * S
 
 
 def silu_vjp(dF: Array, U: Array) -> Array:
@@ -150,7 +152,8 @@ def mlp(
     """
     X, W_U, b_U, W_D, b_D = network("mlp", X, W_U, b_U, W_D, b_D)
     U = linear(X, W_U, b_U)
-    return linear(silu(U), W_D, b_D)
+    F = silu(U)
+    return linear(F, W_D, b_D)
 
 
 def mlp_vjp(
@@ -168,7 +171,8 @@ def mlp_vjp(
     """
     X, W_U, b_U, W_D, b_D, dY = network("mlp_vjp", X, W_U, b_U, W_D, b_D, dY=dY)
     U = linear(X, W_U, b_U)
-    dF, dW_D, db_D = linear_vjp(dY, silu(U), W_D, b_D)
+    F = silu(U)
+    dF, dW_D, db_D = linear_vjp(dY, F, W_D, b_D)
     dU = silu_vjp(dF, U)
     dX, dW_U, db_U = linear_vjp(dU, X, W_U, b_U)
     return MlpGradients(dX, dW_U, db_U, dW_D, db_D)
@@ -193,9 +197,10 @@ def mlp_jvp(
     X, W_U, b_U, W_D, b_D, *dots = network("mlp_jvp", X, W_U, b_U, W_D, b_D, **dots)
     X_dot, W_U_dot, b_U_dot, W_D_dot, b_D_dot = dots
     U = linear(X, W_U, b_U)
+    F = silu(U)
     U_dot = linear_jvp(X_dot, W_U_dot, b_U_dot, X, W_U, b_U)
     F_dot = silu_jvp(U_dot, U)
-    return linear_jvp(F_dot, W_D_dot, b_D_dot, silu(U), W_D, b_D)
+    return linear_jvp(F_dot, W_D_dot, b_D_dot, F, W_D, b_D)
 
 
 def cross_entropy(A: Array, *, E: Array) -> Array:
@@ -210,7 +215,8 @@ def cross_entropy(A: Array, *, E: Array) -> Array:
     Derived in chapters/blocks.md, eq:cross_entropy.
     """
     A, E = targets("cross_entropy", A, E)
-    return -inner(E, log_softmax(A))
+    Lambda = log_softmax(A)
+    return -inner(E, Lambda)
 
 
 def cross_entropy_vjp(dloss: Scalar, A: Array, *, E: Array) -> Array:
@@ -236,4 +242,5 @@ def cross_entropy_jvp(A_dot: Array | None, A: Array, *, E: Array) -> Array:
     Derived in chapters/blocks.md, eq:cross_entropy_jvp.
     """
     A, E, A_dot = targets("cross_entropy_jvp", A, E, A_dot=A_dot)
-    return -inner(E, log_softmax_jvp(A_dot, A))
+    Lambda_dot = log_softmax_jvp(A_dot, A)
+    return -inner(E, Lambda_dot)

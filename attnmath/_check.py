@@ -45,7 +45,7 @@ def check_vjp(
     if exact:
         from attnmath._exact_check import prove_vjp  # takes longer to import than all formulas
 
-        return prove_vjp(f_vjp, f, x, constants, seed)
+        return prove_vjp(f_vjp, f, x, constants, seed, check_vjp)
     problem = Problem("check_vjp", f, x, constants)
     dY = problem.cotangent(dY, seed)
     given = dY if takes_each(f_vjp, f, x, dY) else (dY,)
@@ -96,7 +96,7 @@ def check_jvp(
     if exact:
         from attnmath._exact_check import prove_jvp
 
-        return prove_jvp(f_jvp, f, x, x_dot, left_out, constants, seed)
+        return prove_jvp(f_jvp, f, x, x_dot, left_out, constants, seed, check_jvp)
     problem = Problem("check_jvp", f, x, constants)
     dots = problem.tangents(x_dot, seed)
     names = [name + "_dot" for name in problem.names]

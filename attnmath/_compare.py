@@ -35,9 +35,17 @@ def compared(run: Callable, point: Point) -> Proof:
         raise NotAlgebraic("undecided: the sides differ by logarithms whose relation is not known")
     if wrong:
         raise AssertionError(f"refuted: {wrong}")
+    if looked:
+        raise NotAlgebraic("undecided: a side asks whether letters are equal, or 0")
     sides = [(exact(a, point), exact(b, point)) for _, a, b in pairs]
     degrees = [degree(x, y) for a, b in sides for x, y in zip(np.ravel(a), np.ravel(b))]
-    return Proof(len(degrees), max(degrees, default=0), 1)
+    if not any(_has_letters(entry) for side in sides for part in side for entry in np.ravel(part)):
+        raise NotAlgebraic("undecided: there is nothing to prove, as no letter is in what the sides return")
+    return Proof(len(degrees), max(degrees), 1, decimals=tuple(sorted(point.decimals)))
+
+
+def _has_letters(x: Any) -> bool:
+    return isinstance(x, Number) and bool(x.top or x.bottom)
 
 
 def pairs_of(left: Any, right: Any, name: str = "") -> Any:
@@ -71,7 +79,7 @@ def first_difference(pairs: list, point: Point) -> str:
 def _same_reals(pairs: list, point: Point) -> bool:
     """Whether the sides agree at a point of real numbers, as far as float64 shows."""
     sides = [(exact(a, point), exact(b, point)) for _, a, b in pairs]
-    reals = [(x.real, y.real) for a, b in sides for x, y in zip(np.ravel(a), np.ravel(b))]
+    reals = [(x._real, y._real) for a, b in sides for x, y in zip(np.ravel(a), np.ravel(b))]
     finite = (x == y or abs(x) + abs(y) < math.inf for x, y in reals)
     return all(finite) and all(abs(x - y) <= CLOSE * (1 + abs(x) + abs(y)) for x, y in reals if x != y)
 

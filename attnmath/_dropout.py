@@ -3,7 +3,7 @@
 from attnmath._arguments import draws, head
 from attnmath._arrays import Array, Scalar, T, plus, reached, rowsum, sum_to, times
 from attnmath._attention import AttentionGradients
-from attnmath._softmax import softmax, softmax_jvp
+from attnmath._softmax import softmax
 
 
 def dropout_mask(U: Array, rho: Scalar) -> Array:
@@ -34,7 +34,9 @@ def dropout_attention(
     Derived in chapters/dropout.md, eq:dropout_attention.
     """
     Q, K, V, B, gamma, R = head("dropout_attention", Q, K, V, B, gamma, R=R)
-    return times(softmax(plus(gamma * (Q @ T(K)), B)), R) @ V
+    A = plus(gamma * (Q @ T(K)), B)
+    P = softmax(A)
+    return times(P, R) @ V
 
 
 def dropout_attention_vjp(
@@ -84,7 +86,8 @@ def dropout_attention_jvp(
     name = "dropout_attention_jvp"
     Q, K, V, B, gamma, R, *dots = head(name, Q, K, V, B, gamma, R=R, **dots)
     Q_dot, K_dot, V_dot, B_dot, gamma_dot = dots
-    A = plus(gamma * (Q @ T(K)), B)
+    P = softmax(plus(gamma * (Q @ T(K)), B))
     A_dot = gamma * (Q_dot @ T(K) + Q @ T(K_dot)) + gamma_dot * (Q @ T(K)) + B_dot
-    P_dot = softmax_jvp(A_dot, None, A)
-    return times(P_dot, R) @ V + times(softmax(A), R) @ V_dot
+    mu = rowsum(P * A_dot)
+    P_dot = P * (A_dot - mu)
+    return times(P_dot, R) @ V + times(P, R) @ V_dot

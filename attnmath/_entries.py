@@ -6,7 +6,34 @@ from typing import Any
 from attnmath._algebraic import not_algebraic
 
 
-class Entry:
+class Immutable:
+    """What a real number and its copies have in common."""
+
+    __slots__ = ()
+
+    @property
+    def real(self) -> Any:
+        """The number itself, as for real numbers."""
+        return self
+
+    @property
+    def imag(self) -> Any:
+        return self.point.zero
+
+    def conjugate(self) -> Any:
+        return self
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, _: dict) -> Any:
+        return self
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        raise not_algebraic("pickling a letter")
+
+
+class Entry(Immutable):
     """A number whose functions and comparisons are those of its point."""
 
     __slots__ = ()
@@ -45,18 +72,24 @@ class Entry:
     def cos(self) -> "Entry":
         return self.point.circle(self)[0]
 
+    def tan(self) -> "Entry":
+        cos, sin = self.point.circle(self)
+        return sin / cos
+
+    def log2(self) -> "Entry":
+        return self.log() / self.point.constant(2).log()
+
+    def log10(self) -> "Entry":
+        return self.log() / self.point.constant(10).log()
+
     def square(self) -> "Entry":
         return self * self
 
     def reciprocal(self) -> "Entry":
         return self.inverse()
 
-    def conjugate(self) -> "Entry":
-        return self
-
     def __bool__(self) -> bool:
-        self.point.look(self, self.point.zero)
-        return self.value != 0
+        return self != 0
 
     def __eq__(self, other: Any) -> Any:
         if other.__class__ is not self.__class__:
@@ -71,7 +104,7 @@ class Entry:
         return same if same is NotImplemented else not same
 
     def __hash__(self) -> int:
-        return hash(self.value)
+        return hash(self._constant("hash"))
 
     def __lt__(self, other: Any) -> Any:
         return self.point.compare(self, other, "<", lambda x, y: x < y)
@@ -86,13 +119,24 @@ class Entry:
         return self.point.compare(self, other, ">=", lambda x, y: x >= y)
 
     def __abs__(self) -> "Entry":
-        return -self if self < 0 else self
+        if self.sign:
+            return self if self.sign > 0 else -self
+        return self.point.sqrt(self * self)
 
     def __float__(self) -> float:
         return float(self._constant("float"))
 
     def __int__(self) -> int:
         return int(self._constant("int"))
+
+    def __complex__(self) -> complex:
+        return complex(float(self))
+
+    def __repr__(self) -> str:
+        return str(self._constant("str"))
+
+    def __format__(self, how: str) -> str:
+        return format(float(self), how) if how else str(self)
 
     def _constant(self, what: str) -> Fraction:
         constant = self.point.rational(self)

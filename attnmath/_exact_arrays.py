@@ -14,8 +14,8 @@ from attnmath._infinity import Infinite
 from attnmath._numbers import Number
 from attnmath._point import Point
 
-UNDECIDED = ("minimum", "fmax", "fmin", "absolute", "sign", "floor", "ceil", "rint",
-             "trunc", "heaviside", "signbit", "hypot", "arctan2", "logaddexp", "float_power")  # fmt: skip
+UNDECIDED = ("minimum", "fmax", "fmin", "sign", "floor", "ceil", "rint",
+             "trunc", "heaviside", "signbit", "arctan2", "float_power")  # fmt: skip
 OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "power": "**", "matmul": "@"}
 KNOWN = {"isnan": lambda x: False, "isinf": lambda x: isinstance(x, Infinite),
          "isfinite": lambda x: not isinstance(x, Infinite)}  # fmt: skip
@@ -39,6 +39,10 @@ class ExactArray(np.ndarray):
     def number(self, x: int) -> "ExactArray":
         """x as an array without axes."""
         return exact(x, self.point)
+
+    def zeros(self) -> np.ndarray:
+        """Where entries are 0 for all letters."""
+        return np.array([x.key == 0 for x in self.flat], dtype=bool).reshape(self.shape)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
         point = point_of(inputs)
@@ -101,6 +105,11 @@ class ExactArray(np.ndarray):
 
     min = argmax = argmin = sort = argsort = round = clip = _refused
 
+    def _kept(self, *_: Any, **__: Any) -> Any:
+        raise not_algebraic("writing letters to a file or to bytes")
+
+    tobytes = tofile = dump = dumps = __reduce__ = __reduce_ex__ = _kept
+
     def mean(self, axis: Any = None, **options: Any) -> Any:
         return np.mean(self, axis=axis, **options)
 
@@ -124,6 +133,7 @@ def exact(x: Any, point: Point | None) -> Any:
         if not isinstance(entry, Number | Infinite):
             if isinstance(entry, bool | np.bool_):  # an array of truths
                 return x
+            entry = entry.item() if isinstance(entry, ExactArray) and entry.ndim == 0 else entry
             out[place] = number = point.other(entry, "an array")
             if number is NotImplemented:
                 raise not_algebraic(f"an array with {entry!r}")
@@ -167,7 +177,7 @@ def plain(x: Any, point: Point | None, name: str) -> Any:
     if isinstance(x, ExactArray):
         return x.view(np.ndarray)
     if isinstance(x, np.ndarray) and x.dtype != bool and point is not None:
-        return each(lambda entry: point.other(entry, name), x).view(np.ndarray)
+        return exact(x, point).view(np.ndarray)
     if isinstance(x, float) and point is not None:
         return point.other(x, name)
     return x

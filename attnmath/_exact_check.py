@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from attnmath._algebraic import NotAlgebraic
+from attnmath._algebraic import NotAlgebraic, whole
+from attnmath._calls import check_generators, check_same, copied, generators, kept, same
 from attnmath._compare import compared, first_difference, pairs_of
 from attnmath._exact_arrays import ExactArray, exact, letters
 from attnmath._graph import gradient, tangent, tracked
@@ -15,22 +16,30 @@ from attnmath._numbers import Number
 from attnmath._point import Point
 from attnmath._problem import names_of, takes_each
 from attnmath._proof import Proof
-from attnmath._prove import at_point, at_points, copied
+from attnmath._prove import at_point, at_points, check_letters, drawn
+from attnmath._reals import drawings
 from attnmath._returned import tangents
 from attnmath._step import each, parts
 
 
-def prove_vjp(f_vjp: Callable, f: Callable, x: tuple, constants: dict, seed: int) -> Proof:
-    """Every gradient that f_vjp returns is that of f, for all numbers."""
+def prove_vjp(
+    f_vjp: Callable, f: Callable, x: tuple, constants: dict, seed: int, check: Callable
+) -> Proof:
+    """Every gradient that f_vjp returns is that of f, for all numbers; check judges it in float64."""
     parameters, names = names_of(f, len(x))
 
     def run(point: Point) -> tuple:
         given, named = at_point(point, x, constants)
+        state = generators()
         moving, Y = _moving(f, names, given, named)
         dY = each(lambda y: letters(point, np.shape(y)), Y)
         each_dY = dY if takes_each(f_vjp, f, x, dY) else (dY,)
         own = names_of(f_vjp, len(each_dY))[1] if len(each_dY) > 1 else ["dY"]
         found = unchanging("f_vjp", f_vjp, [*own, *names], [*each_dY, *given], named)
+        again = unchanging("f_vjp", f_vjp, [*own, *names], [*each_dY, *given], named)
+        check_same("f_vjp", found, again)
+        check_same("f", Y, unchanging("f", f, names, moving, named))
+        check_generators(state)
         found = found if isinstance(found, tuple | list) else (found,)
         if not len(given) <= len(found) <= max(len(given), parameters):
             raise AssertionError(f"f_vjp returns {len(found)} gradients for {len(given)} arguments")
@@ -44,22 +53,40 @@ def prove_vjp(f_vjp: Callable, f: Callable, x: tuple, constants: dict, seed: int
         return _named(titles, got), _named(titles, wanted)
 
     judge = partial(_compared, run, f, x, constants)
+    check_letters(x, constants)
     found, points, signs = at_points(judge, seed)
+    confirm_check(partial(check, f_vjp, f), x, constants, seed)
     return found._replace(points=points, signs=signs)
 
 
+def confirm_check(check: Callable, x: tuple, constants: dict, seed: int) -> None:
+    """What was proved for letters passes the check in float64, where this is possible."""
+    given, named = drawn(drawings(seed)[0], x, constants)
+    try:
+        check(*given, **named)
+    except AssertionError as error:
+        raise NotAlgebraic(f"undecided: right for letters, and in float64 {error}") from None
+    except (TypeError, ValueError, ArithmeticError, np.linalg.LinAlgError):
+        pass  # f loses imaginary parts, or takes letters alone
+
+
 def prove_jvp(
-    f_jvp: Callable, f: Callable, x: tuple, x_dot: Any, left_out: tuple, constants: dict, seed: int
+    f_jvp: Callable, f: Callable, x: tuple, x_dot: Any, left_out: tuple, constants: dict, seed: int,
+    check: Callable,
 ) -> Proof:
     """The tangent that f_jvp returns is that of f, along all tangents at once."""
 
     def run(point: Point) -> tuple:
         given, named = at_point(point, x, constants)
+        state = generators()
         moving, Y = _moving(f, names, given, named)
         dots = [None if dot is None else _tangent_of(point, part)
                 for part, dot in zip(given, x_dot or given)]  # fmt: skip
         titles = [*(f"{name}_dot" for name in names), *map(str, left_out), *names]
         found = unchanging("f_jvp", f_jvp, titles, [*dots, *left_out, *given], named)
+        check_same("f_jvp", found, unchanging("f_jvp", f_jvp, titles, [*dots, *left_out, *given], named))
+        check_same("f", Y, unchanging("f", f, names, moving, named))
+        check_generators(state)
         pairs = [(a, dot) for a, dot in zip(all_leaves(names, moving, moving)[1],
                                             all_leaves(names, dots, moving)[1])
                  if isinstance(a, ExactArray) and dot is not None]  # fmt: skip
@@ -70,7 +97,9 @@ def prove_jvp(
 
     names = names_of(f, len(x))[1]
     judge = partial(_compared, run, f, x, constants)
+    check_letters(x, constants)
     found, points, signs = at_points(judge, seed)
+    confirm_check(partial(check, f_jvp, f), x, constants, seed)
     return found._replace(points=points, signs=signs)
 
 
@@ -123,11 +152,11 @@ def _moving(f: Callable, names: list, given: list, named: dict) -> tuple[list, A
 def unchanging(what: str, function: Callable, names: list, given: list, named: dict) -> Any:
     """function(*given, **named), which must leave its arguments as they are."""
     private = [*map(copied, given)], {k: copied(part) for k, part in named.items()}
-    found = function(*private[0], **private[1])
+    found = kept(whole(function, *private[0], **private[1]), what)
     names, before = all_leaves([*names, *named], [*given, *named.values()], [*given, *named.values()])
     after = all_leaves(names, [*private[0], *private[1].values()], [*given, *named.values()])[1]
     for name, a, b in zip(names, before, after):
-        if isinstance(a, np.ndarray) and not all(x is y or x == y for x, y in zip(a.flat, b.flat)):
+        if isinstance(a, np.ndarray) and not same(a, b):
             raise AssertionError(f"{what} modifies its argument {name}")
     return found
 
@@ -158,4 +187,4 @@ def _outputs(f: Callable, x: tuple, constants: dict, point: Point, entries: bool
     """What f returns, with constants or with entries in the place of maxima."""
     given, named = at_point(point.again(entries), x, constants)
     there = (y for y in parts(f(*given, **named)) if y is not None)
-    return [hash(entry) for y in there for entry in exact(y, point).flat]
+    return [entry.key for y in there for entry in exact(y, point).flat]

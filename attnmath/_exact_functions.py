@@ -55,6 +55,16 @@ def _larger(x: Any, y: Any) -> Any:
     return exact(box.reshape(x.shape), point)
 
 
+@written(np.hypot)
+def _hypot(x: Any, y: Any) -> Any:
+    return np.sqrt(x * x + y * y)
+
+
+@written(np.logaddexp)
+def _logaddexp(x: Any, y: Any) -> Any:
+    return np.log(np.exp(x) + np.exp(y))
+
+
 @written(np.mean)
 def _mean(x: Any, axis: Any = None, keepdims: bool = False, **others: Any) -> Any:
     refuse_others("mean", others)

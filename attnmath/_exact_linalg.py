@@ -12,7 +12,7 @@ def echelon(x: Any, count: int) -> tuple[np.ndarray, Any, int]:
     """x with the first `count` columns reduced; the product of the pivots, signed; the rank."""
     rows, product, rank = np.array(x, dtype=object), 1, 0
     for column in range(count):
-        pivots = [i for i in range(rank, len(rows)) if rows[i, column] != 0]
+        pivots = [i for i in range(rank, len(rows)) if not _is_zero(rows[i, column])]
         if not pivots:
             continue
         if pivots[0] != rank:
@@ -24,6 +24,11 @@ def echelon(x: Any, count: int) -> tuple[np.ndarray, Any, int]:
                 rows[i] = rows[i] - rows[i, column] * rows[rank]
         rank += 1
     return rows, product, rank
+
+
+def _is_zero(x: Any) -> bool:
+    """Whether a pivot is 0 at a random point."""
+    return x.value == 0 if hasattr(x, "value") else x == 0
 
 
 def _each_matrix(function: Any, x: Any) -> ExactArray:
@@ -63,4 +68,6 @@ def determinant(x: Any) -> ExactArray:
 def rank(x: Any, *tolerance: Any) -> int:
     if tolerance:
         raise not_algebraic("a rank with a tolerance")
+    for entry in np.ravel(x):
+        x.point.look(entry, x.point.zero)
     return echelon(x, x.shape[1])[2]

@@ -49,8 +49,8 @@ def flash_attention(
     """
     tile, Q, K, V, B, gamma, R = tiled("flash_attention", tile, Q, K, V, B, gamma, R)
     c, s, N = forward(tile, (Q,), (K, V), (B, gamma, R))
-    O = N / nonzero(s)
     L = per_row(log(s) + finite(c), N)
+    O = N / nonzero(s)
     return FlashOutput(O, L) if with_L else O
 
 

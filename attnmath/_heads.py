@@ -177,8 +177,10 @@ def _head(
     Q: Array, K: Array, V: Array, B: Array | None, gamma: Scalar, R: Array | None
 ) -> tuple:
     """The weights and the output of one head."""
-    P = softmax(plus(gamma * Q @ T(K), B))
-    return P, times(P, R) @ V
+    A = plus(gamma * Q @ T(K), B)
+    P = softmax(A)
+    O = times(P, R) @ V
+    return P, O
 
 
 def _head_vjp(
@@ -193,8 +195,9 @@ def _head_vjp(
     U = dA @ K
     dQ = gamma * U
     dK = T(dA) @ (gamma * Q)
+    dB = dA
     dgamma = rowsum(Q * U)
-    return [*map(summed, (dQ, dK, dV, dA, dgamma), (Q, K, V, B, gamma))]
+    return [*map(summed, (dQ, dK, dV, dB, dgamma), (Q, K, V, B, gamma))]
 
 
 def _head_jvp(
@@ -203,18 +206,19 @@ def _head_jvp(
 ) -> tuple:
     """The output of one head, and its tangent."""
     P, O = _head(Q, K, V, B, gamma, R)
-    Q_dot = gamma * Q_dot + gamma_dot * Q
-    A_dot = Q_dot @ T(K) + gamma * Q @ T(K_dot) + B_dot
+    A_dot = (gamma * Q_dot + gamma_dot * Q) @ T(K) + gamma * Q @ T(K_dot) + B_dot
     P_dot = P * (A_dot - rowsum(P * A_dot))
-    return O, times(P_dot, R) @ V + times(P, R) @ V_dot
+    O_dot = times(P_dot, R) @ V + times(P, R) @ V_dot
+    return O, O_dot
 
 
 def _to_heads_jvp(
     X_dot: Array, W_dot: Array, b_dot: Array | None, X: Array, W: Array, b: Array | None
 ) -> tuple:
     """X W_h + 1 b_h for each head, and its tangent."""
+    Q = to_heads(X, W, b)
     Q_dot = to_heads(X_dot, W) + to_heads(X, W_dot, b_dot)
-    return to_heads(X, W, b), Q_dot
+    return Q, Q_dot
 
 
 def _weights_vjp(

@@ -4,9 +4,10 @@ from math import inf
 from typing import Any
 
 from attnmath._algebraic import not_algebraic
+from attnmath._entries import Immutable
 
 
-class Infinite:
+class Infinite(Immutable):
     """-inf or +inf, to which letters may be added; exp makes 0 of -inf, which does not move."""
 
     __slots__ = ("point", "sign", "slopes")
@@ -43,11 +44,11 @@ class Infinite:
             return other
         if isinstance(other, Infinite):
             return Infinite(self.point, self.sign * other.sign)
-        if self.point.rational(other) is None:
-            raise not_algebraic("infinity times a letter", "(its sign is not known)")
-        if other == 0:
+        if other.value == 0:
             raise not_algebraic("infinity times 0")
-        return self if other > 0 else -self
+        if other.sign == 0:
+            raise not_algebraic("infinity times a letter", "(its sign is not known)")
+        return self if other.sign > 0 else -self
 
     __rmul__ = __mul__
 
@@ -69,11 +70,12 @@ class Infinite:
         return self.point.constant(self.sign)
 
     @property
-    def real(self) -> float:
+    def key(self) -> float:
         return self.sign * inf
 
-    def conjugate(self) -> "Infinite":
-        return self
+    @property
+    def _real(self) -> float:
+        return self.sign * inf
 
     def bare(self) -> "Infinite":
         return Infinite(self.point, self.sign)
@@ -90,8 +92,7 @@ class Infinite:
             return other
         return isinstance(other, Infinite) and other.sign == self.sign
 
-    def __hash__(self) -> int:
-        return hash(float(self))
+    __hash__ = None
 
     def __lt__(self, other: Any) -> bool:
         return self.sign < 0 and not self == other

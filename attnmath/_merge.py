@@ -74,9 +74,11 @@ def merge_vjp(
     )
     w_a, w_b, L = _weights(L_a, L_b)
     O = w_a * O_a + w_b * O_b
+    dO_a = w_a * dO
     dL_a = w_a * (rowsum(dO * (O_a - O)) + column(dL))
+    dO_b = w_b * dO
     dL_b = w_b * (rowsum(dO * (O_b - O)) + column(dL))
-    return MergeGradients(w_a * dO, flat(dL_a), w_b * dO, flat(dL_b))
+    return MergeGradients(dO_a, flat(dL_a), dO_b, flat(dL_b))
 
 
 def merge_jvp(
@@ -98,8 +100,9 @@ def merge_jvp(
     O_a_dot, L_a_dot, O_b_dot, L_b_dot = dots
     w_a, w_b, L = _weights(L_a, L_b)
     L_dot = w_a * column(L_a_dot) + w_b * column(L_b_dot)
-    O_dot = w_a * (O_a_dot + (column(L_a_dot) - L_dot) * O_a)
-    O_dot = O_dot + w_b * (O_b_dot + (column(L_b_dot) - L_dot) * O_b)
+    O_dot_a = O_a_dot + (column(L_a_dot) - L_dot) * O_a
+    O_dot_b = O_b_dot + (column(L_b_dot) - L_dot) * O_b
+    O_dot = w_a * O_dot_a + w_b * O_dot_b
     return FlashTangents(O_dot, flat(L_dot))
 
 

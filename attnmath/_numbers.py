@@ -8,32 +8,34 @@ and modulo q are independent. It counts its degree, and keeps its derivatives.
 
 from typing import Any
 
-from attnmath._algebraic import caller, not_algebraic
+from attnmath._algebraic import NoValue, caller, not_algebraic
 from attnmath._entries import Entry
 from attnmath._primes import inverse
 
+SIGN = {2: 2, 1: 2, 0: 0, -1: -2, -2: -2}  # of 1 / x, where it has a value
 LONGEST = 64  # sum of exponentials whose logarithm is known from those of others
 
 
 class Number(Entry):
     """A rational function of letters and their exponentials, at a random point."""
 
-    __slots__ = ("point", "value", "exponent", "second", "real", "top", "bottom", "factor",
-                 "log_of", "terms", "slopes")  # fmt: skip
+    __slots__ = ("point", "value", "exponent", "second", "_real", "top", "bottom", "factor",
+                 "log_of", "terms", "slopes", "sign")  # fmt: skip
     shape, ndim, size = (), 0, 1
 
     def __init__(self, point, value, exponent, second, real, top=0, bottom=0,
-                 factor=None, log_of=None, terms=None, slopes=None) -> None:  # fmt: skip
+                 factor=None, log_of=None, terms=None, slopes=None, sign=0) -> None:  # fmt: skip
         self.point = point
         self.value = value  # modulo q
         self.exponent = exponent  # modulo p; None after exp, nan where a root is missing
         self.second = second  # modulo a prime below p, for exp of exp; or None
-        self.real = real  # at a point of real numbers, to see which of several is the largest
+        self._real = real  # at a point of real numbers, to see which of several is the largest
         self.top, self.bottom = top, bottom  # degrees of numerator and denominator
         self.factor = factor  # a number that exp multiplies by: exp(x + log s) = exp(x) s
         self.log_of = log_of  # how its logarithm is made of others
         self.terms = terms  # exponentials, if it is a sum of some
         self.slopes = slopes  # (what it was made of, derivative); None for a constant
+        self.sign = sign  # 2 if surely positive, 1 if not negative, 0 if not known, -1, -2
 
     # ---- arithmetic ----------------------------------------------------------------------
 
@@ -74,7 +76,7 @@ class Number(Entry):
             (a.value + sign * b.value) % point.q,
             (a.exponent + sign * b.exponent) % point.p if known else None,
             (a.second + sign * b.second) % point.o if known_twice else None,
-            a.real + sign * b.real, top, bottom,
+            a._real + sign * b._real, top, bottom, None, None, None, None, sign_of_sum(a, b, sign),
         )  # fmt: skip
         if a.factor is not None or b.factor is not None:
             x.factor = point.joined_factors(a, b, sign)
@@ -114,7 +116,8 @@ class Number(Entry):
             a.value * b.value % point.q,
             a.exponent * b.exponent % point.p if known else None,
             a.second * b.second % point.o if known_twice else None,
-            a.real * b.real, a.top + b.top, a.bottom + b.bottom, None, ("+", a, b),
+            a._real * b._real, a.top + b.top, a.bottom + b.bottom, None, ("+", a, b),
+            None, None, sign_of_product(a, b),
         )  # fmt: skip
         if a.factor is not None or b.factor is not None:
             point.multiply_factor(x, a, b)
@@ -137,11 +140,11 @@ class Number(Entry):
         """1 / x."""
         point = self.point
         if self.value == 0:
-            raise ZeroDivisionError(f"exact arithmetic: division by zero, at {caller()}")
+            raise NoValue(f"exact arithmetic: division by zero, at {caller()}")
         known = self.factor is None  # else the exponent is that of exp without its factor
         x = Number(point, inverse(self.value, point.q), inverse(self.exponent, point.p) if known else None,
-                   inverse(self.second, point.o) if known else None, 1 / (self.real or 1e-300),
-                   self.bottom, self.top, None, ("-", point.one, self))  # fmt: skip
+                   inverse(self.second, point.o) if known else None, 1 / (self._real or 1e-300),
+                   self.bottom, self.top, None, ("-", point.one, self), None, None, SIGN[self.sign])  # fmt: skip
         if self.slopes is not None:
             bare = x.bare()
             x.slopes = [(self, point.zero._sum(bare.times(bare), -1))]
@@ -179,14 +182,34 @@ class Number(Entry):
         return self._with_slopes([] if self.slopes is None else [(self, self.point.one)])
 
     def _with_slopes(self, slopes: list | None) -> "Number":
-        return Number(self.point, self.value, self.exponent, self.second, self.real, self.top,
-                      self.bottom, self.factor, self.log_of, self.terms, slopes)  # fmt: skip
+        return Number(self.point, self.value, self.exponent, self.second, self._real, self.top,
+                      self.bottom, self.factor, self.log_of, self.terms, slopes, self.sign)  # fmt: skip
 
     @property
     def is_zero(self) -> bool:
         """Whether it is the constant 0, which nothing moves."""
         return self.value == 0 and self.top == self.bottom == 0 and self.slopes is None
 
-    def __repr__(self) -> str:
-        constant = self.point.rational(self)
-        return str(constant) if constant is not None else f"Number({self.value:x})"
+    @property
+    def key(self) -> int:
+        """What tells different numbers apart, for those who keep them."""
+        return self.value
+
+
+def sign_of_sum(a: Number, b: Number, sign: int) -> int:
+    """What is surely known of the sign of a + b or a - b."""
+    first, second = a.sign, sign * b.sign
+    if first > 0 and second > 0:
+        return max(first, second)
+    if first < 0 and second < 0:
+        return min(first, second)
+    return second if a.is_zero else 0
+
+
+def sign_of_product(a: Number, b: Number) -> int:
+    """The same of a * b: a square is not negative."""
+    if a.sign and b.sign:
+        size = min(abs(a.sign), abs(b.sign))
+        return size if (a.sign > 0) == (b.sign > 0) else -size
+    is_square = a.value == b.value and a.exponent == b.exponent and a._real.__class__ is float
+    return int(is_square)

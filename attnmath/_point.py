@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from decimal import Decimal
 from fractions import Fraction
 from random import Random
 from typing import Any
@@ -15,7 +16,8 @@ from attnmath._primes import chain, element
 from attnmath._radicands import Radicands, reconstructed
 from attnmath._unknowns import Unknowns
 
-SIGNIFICANT = 32  # bits of a float that is taken as the fraction it is: 0.5, but not 0.1
+SIGNIFICANT = 32  # bits of a float that is taken as the fraction it is, as 0.5
+DIGITS = 12  # of a float that is read as the decimal it shows, as 0.1
 SHORT = 8  # the same for float16 and float32
 
 
@@ -44,7 +46,8 @@ class Point(Unknowns):
         self.has_logs = False  # which are unknowns
         self.maxima: dict[Any, Number] = {}  # a constant for each row, in place of its maximum
         self.takes_entries = False  # of the rows as their maxima
-        self.roots_of_numbers = False  # whether some were taken
+        self.primes_with_roots: set[int] = set()  # those whose roots were taken
+        self.decimals: set[str] = set()  # floats that were read as decimals
         self.looked = False  # whether letters are equal, or 0
         self.start = self.rng.getstate(), self.of_reals.getstate()
 
@@ -56,8 +59,8 @@ class Point(Unknowns):
         return self
 
     def look(self, x: Number, y: Number) -> None:
-        """Remember that x == y was asked, unless a sum of exponentials is beside 0: it is positive."""
-        if (x.top or y.top) and not (x.terms and y.is_zero):
+        """Remember that x == y was asked of letters, unless x is surely not y = 0."""
+        if (x.top or y.top or x.bottom or y.bottom) and not (y.is_zero and (x.terms or abs(x.sign) == 2)):
             self.looked = True
 
     # ---- numbers -------------------------------------------------------------------------
@@ -73,6 +76,7 @@ class Point(Unknowns):
     def positive(self) -> Number:
         """A new unknown that has a root."""
         x = self.letter() ** (8 if self.has_i else 2)
+        x.sign = 2
         self.radicands.take_square(x.value * x.value % self.q)
         return x
 
@@ -83,6 +87,7 @@ class Point(Unknowns):
             residues = [fraction.numerator * pow(fraction.denominator, -1, p) % p for p in primes]
             residues[2] = residues[2] if self.depth > 1 else None
             self.constants[x] = number = Number(self, *residues, float(fraction))
+            number.sign = 1 if fraction == 0 else 2 if fraction > 0 else -2
             number.terms = {0: (), 1: (number,)}.get(x)
         return self.constants[x]
 
@@ -109,11 +114,15 @@ class Point(Unknowns):
         if x != x:
             raise not_algebraic(f"{operation} with nan")
         fraction = Fraction(x)
-        if fraction.numerator.bit_length() > bits:
+        if fraction.numerator.bit_length() <= bits:
+            return self.constant(fraction)
+        written = repr(float(x))
+        if bits == SHORT or len(Decimal(written).normalize().as_tuple().digits) > DIGITS:
             why = ("(a float that is rounded: give a Fraction, an argument of the function, or sizes"
                    " whose roots are whole)")  # fmt: skip
-            raise not_algebraic(f"{operation} with {x!r}", why)
-        return self.constant(fraction)
+            raise not_algebraic(f"undecided: {operation} with {x!r}", why)
+        self.decimals.add(written)
+        return self.constant(Fraction(written))
 
     def rational(self, x: Any) -> Fraction | None:
         """The whole number or small fraction that x is; None if it is none."""

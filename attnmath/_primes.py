@@ -14,6 +14,8 @@ BITS = 127  # of the lowest prime
 CHOICE = 2**112  # about so many of this length are suitable: one in 88 is prime, one in 128 of these
 SQUARES = (2, 3, 5, 7, 11, 13)  # have roots in every field, so that 1/sqrt(d_k) has one
 SMALL = [n for n in range(2, 500) if all(n % k for k in range(2, n))]
+WITH_ROOT = {n: {x for x in range(n) if (x in {k * k % n for k in range(1, n)}) != (n % 4 == 3)} - {0}
+             for n in SQUARES[1:]}  # p modulo n, where n has a root modulo p, which is 7 modulo 8
 WITNESSES = SMALL[:40]  # a composite number passes for a random base with at most 1/4
 
 
@@ -62,7 +64,7 @@ def inverse(x: Residue, p: int) -> Residue:
     return pow(x, -1, p) if x else nan
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)
 def chain(seed: int, length: int, has_i: bool) -> tuple[int, ...]:
     """Primes p_1, p_2, ... where each p_k divides p_(k+1) - 1.
 
@@ -94,10 +96,9 @@ def _above(p: int, has_i: bool) -> int:
 
 def _is_suitable(p: int) -> bool:
     """A prime modulo which small numbers have roots."""
-    if not all(p % k for k in SMALL):
-        return False
-    wanted = SQUARES if p % 4 == 3 else SQUARES[:1]
-    return all(root(x, p) == root(x, p) for x in wanted) and is_prime(p)
+    if p % 4 == 3 and (p % 8 != 7 or any(p % n not in roots for n, roots in WITH_ROOT.items())):
+        return False  # by quadratic reciprocity
+    return all(p % k for k in SMALL) and (p % 4 == 3 or root(2, p) == root(2, p)) and is_prime(p)
 
 
 def root_of_minus_one(p: int) -> int:

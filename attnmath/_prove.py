@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,14 @@ from array_api_compat import is_array_api_obj
 import attnmath._exact_functions
 import attnmath._exact_linalg  # noqa: F401 both write what NumPy's functions do
 from attnmath._algebraic import Circles, Deeper, NotAlgebraic, OtherPoint, OtherPrimes, Redraw
+from attnmath._calls import called
 from attnmath._compare import compared
 from attnmath._exact_arrays import ExactArray, exact, letters
 from attnmath._leaves import is_branch
 from attnmath._point import Point
+from attnmath._primes import SQUARES, root
 from attnmath._proof import SIGNS, Proof
+from attnmath._reals import confirm, drawings
 from attnmath._step import numpy_of
 
 POINTS = 2000  # drawn at most, until all roots are there: half of all numbers have one
@@ -34,19 +38,23 @@ def prove(lhs: Callable, rhs: Callable, *x: Any, seed: int = 0, **constants: Any
     fractions, booleans and None, and zeros in the constants. The sides are computed at
     a random point of a finite field, without rounding; where they agree they are equal
     wherever both have a value, but for single points and for a probability that the
-    result bounds. A row maximum is an arbitrary constant of its row. Raises
-    AssertionError where the sides differ, TypeError for what is no argument,
-    NotAlgebraic for what such a field does not have: comparisons of letters, rounded
-    constants, a sign of a root that is not known.
+    result bounds. A row maximum is an arbitrary constant of its row. A float of at most
+    12 digits is the decimal that it shows, and the result says so. Both sides are run
+    twice, in both orders, on copies, and in float64 as well. Raises AssertionError where
+    the sides differ, TypeError for what is no argument, has no entries or no letters,
+    NotAlgebraic for what such a field does not have and wherever it cannot be decided:
+    comparisons of letters, rounded constants, a sign of a root that is not known.
     Derived in chapters/proved.md.
     """
 
     def run(point: Point) -> tuple:
         given, named = at_point(point, x, constants)
-        own = ({k: copied(part) for k, part in named.items()} for _ in "lr")
-        return tuple(side(*map(copied, given), **constants) for side, constants in zip((lhs, rhs), own))
+        return called({"the left side": (lhs, given, named), "the right side": (rhs, given, named)})
 
-    return proved(run, seed)
+    check_letters(x, constants)
+    found = proved(run, seed)
+    confirm(lhs, rhs, [drawn(draw, x, constants) for draw in drawings(seed)])
+    return found
 
 
 def proved(run: Callable, seed: int) -> Proof:
@@ -66,10 +74,14 @@ def at_points(
     """
     depth, has_i, primes = 1, False, seed
     missing: set[int] = set()
+    numbers = {*SQUARES}  # of which roots are taken
     outcomes: list = []
     roots = 0
     for attempt in range(limit):
         point = draw(seed, attempt, depth, has_i, primes)
+        primes += bool(roots) or numbers > {*SQUARES}  # else a sign might be the same at all points
+        if any(root(n, point.q) != root(n, point.q) for n in numbers.difference(SQUARES)):
+            continue
         try:
             outcomes.append(judge(point))
         except Redraw as error:
@@ -83,6 +95,9 @@ def at_points(
             primes += isinstance(error, OtherPrimes)
             has_i |= isinstance(error, Circles)
             missing, outcomes, roots = set(), [], 0
+        if not point.primes_with_roots <= numbers:  # they have to be there wherever another one is missing
+            numbers |= point.primes_with_roots
+            missing, outcomes = set(), []
         roots = max(roots, point.radicands.count)
         if roots > most:
             said = f"undecided: there are more than {most} roots, whose signs have to be known"
@@ -92,7 +107,6 @@ def at_points(
             return _answer(outcomes), (attempt + 1) * 2**roots, doubtful
         if len(outcomes) > FEW and (SIGNS << doubtful > limit or _refuted(outcomes) not in (0, len(outcomes))):
             break
-        primes += len(outcomes) > FEW and point.roots_of_numbers  # only these change their signs
     raise NotAlgebraic(UNKNOWN)
 
 
@@ -109,39 +123,55 @@ def _refuted(outcomes: list) -> int:
     return sum(isinstance(one, AssertionError) for one in outcomes)
 
 
+def check_letters(x: tuple, constants: dict) -> None:
+    """A TypeError unless there are letters, each argument that has a shape has entries."""
+    shapes: list = []
+
+    def draw(shape: tuple) -> Any:
+        shapes.append(tuple(shape))
+        return np.ones(shape)
+
+    for k, part in enumerate(x):
+        as_letters(draw, part)
+        if any(0 in shape for shape in shapes):
+            said = "it needs entries: without any there is nothing to prove"
+            raise TypeError(f"argument {k} has shape {shapes[-1]}; {said}")
+    if not shapes:
+        said = ", ".join(f"{type(part).__name__} of shape {np.shape(part)}" for part in x) or "there is none"
+        raise TypeError(f"no argument has letters ({said}); one needs to be a shape or an array of float64")
+
+
 def at_point(point: Point, x: tuple, constants: dict) -> tuple[list, dict]:
     """Arguments and constants with letters in the place of numbers."""
-    given = [as_letters(point, part) for part in x]
-    return given, {k: _constant(point, part, zeros=True) for k, part in constants.items()}
+    return drawn(partial(letters, point), x, constants, partial(exact, point=point))
 
 
-def as_letters(point: Point, x: Any) -> Any:
-    """A letter for each entry of x, or of the shape x; -inf and whole numbers stay."""
+def drawn(draw: Callable, x: tuple, constants: dict, fraction: Callable = float) -> tuple[list, dict]:
+    """Arguments and constants with draw(shape) in the place of the numbers that become letters."""
+    given = [as_letters(draw, part, fraction) for part in x]
+    return given, {k: _constant(draw, part, fraction, zeros=True) for k, part in constants.items()}
+
+
+def as_letters(draw: Callable, x: Any, fraction: Callable = float) -> Any:
+    """draw(shape) for x, or for the shape x; -inf and whole numbers stay."""
     if is_branch(x):
-        return type(x)(*(as_letters(point, part) for part in x))
+        return type(x)(*(as_letters(draw, part, fraction) for part in x))
     if isinstance(x, tuple) and all(isinstance(size, int | np.integer) for size in x):
-        return letters(point, x)
+        return draw(x)
     if isinstance(x, str | list | tuple):
         raise TypeError(f"an argument is {x!r}; it needs to be an array, a number or a shape")
-    return _constant(point, x)
+    return _constant(draw, x, fraction)
 
 
-def _constant(point: Point, x: Any, zeros: bool = False) -> Any:
+def _constant(draw: Callable, x: Any, fraction: Callable, zeros: bool = False) -> Any:
     """The same for what is no argument: there a tuple is no shape, and zeros stay."""
     if isinstance(x, Fraction):
-        return exact(x, point)
+        return fraction(x)
     if isinstance(x, ExactArray) or not (is_array_api_obj(x) or isinstance(x, float)):
         return x
     values = numpy_of(x)
     if values.dtype.kind != "f":
         return values
     stays = ~np.isfinite(values) | (values == 0) if zeros else ~np.isfinite(values)
-    drawn = letters(point, values.shape)
-    return np.where(stays, np.where(stays, values, 0), drawn) if stays.any() else drawn
-
-
-def copied(x: Any) -> Any:
-    """A copy of an argument, field by field."""
-    if is_branch(x):
-        return type(x)(*map(copied, x))
-    return x.copy() if isinstance(x, np.ndarray) else x
+    found = draw(values.shape)
+    return np.where(stays, np.where(stays, values, 0), found) if stays.any() else found

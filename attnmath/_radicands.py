@@ -6,9 +6,8 @@ of them and a square: then all signs of its root are alike, and one point decide
 """
 
 from fractions import Fraction
+from functools import lru_cache
 from itertools import product
-
-from attnmath._primes import SQUARES
 
 LIMIT = 2**40  # a number without letters is the fraction of terms below this with its residue
 SEARCHED = 6  # radicands whose products are looked through
@@ -18,44 +17,40 @@ class Radicands:
     """What a root was taken of at a point, in order, without what is a product of others."""
 
     def __init__(self, q: int) -> None:
-        self.q, self.known = q, {}  # residue -> its number in the order, or 0
+        self.q, self.known = q, {}  # residue -> its number in the order, or 0; the factor it has
         self.squares: set[int] = set()  # of letters that are positive, and their inverses
 
     @property
     def count(self) -> int:
         """How many there are that do not follow from others."""
-        return max(self.known.values(), default=0)
+        return max((which for which, _ in self.known.values()), default=0)
 
-    def number(self, x: int) -> int:
-        """The number of a radicand, from 1; 0 if its root follows from those before it."""
+    def number(self, x: int) -> tuple[int, Fraction]:
+        """The number of a radicand, from 1, and 1; if its root follows from others, 0 and a factor."""
         if x not in self.known:
-            self.known[x] = 0 if self._follows(x) else self.count + 1
+            factor = self._factor(x)
+            self.known[x] = (self.count + 1, Fraction(1)) if factor is None else (0, factor)
         return self.known[x]
 
-    def _follows(self, x: int) -> bool:
-        """Whether it is a product of radicands, or of their inverses, and small primes."""
-        others = [y for y, which in self.known.items() if which][-SEARCHED:]
+    def _factor(self, x: int) -> Fraction | None:
+        """The positive fraction by which it is a product of radicands and of their inverses."""
+        others = [y for y, (which, _) in self.known.items() if which][-SEARCHED:]
         for powers in product((0, 1, -1), repeat=len(others)):
             ratio = x
             for y, power in zip(others, powers):
                 ratio = ratio * pow(y, -power, self.q) % self.q
-            if any(powers) and (ratio in self.squares or self._has_root(reconstructed(ratio, self.q))):
-                return True
-        return False
+            if not any(powers):
+                continue
+            if ratio in self.squares:
+                return Fraction(1)
+            factor = reconstructed(ratio, self.q)
+            if factor is not None and factor > 0:
+                return factor
+        return None
 
     def take_square(self, x: int) -> None:
         """x is the square of what is positive."""
         self.squares |= {x, pow(x, -1, self.q)}
-
-    def _has_root(self, constant: Fraction | None) -> bool:
-        """Whether it is a positive fraction whose prime factors all have roots."""
-        if constant is None or constant <= 0:
-            return False
-        rest = constant.numerator * constant.denominator
-        for prime in SQUARES:
-            while rest % prime == 0:
-                rest //= prime
-        return rest == 1
 
 
 def reconstructed(value: int, q: int) -> Fraction | None:
@@ -64,3 +59,17 @@ def reconstructed(value: int, q: int) -> Fraction | None:
     while b >= LIMIT:
         a, b, x, y = b, a % b, y, x - a // b * y
     return Fraction(b, y) if 0 < abs(y) < LIMIT else None
+
+
+@lru_cache
+def square_part(x: int) -> tuple[int, tuple[int, ...]]:
+    """n and different primes with x = n^2 times their product, for x below LIMIT."""
+    n, primes, k = 1, [], 2
+    while k * k <= x:
+        while x % (k * k) == 0:
+            x, n = x // (k * k), n * k
+        if x % k == 0:
+            x = x // k
+            primes.append(k)
+        k += 1
+    return n, (*primes, *([x] if x > 1 else []))

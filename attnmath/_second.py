@@ -61,8 +61,9 @@ def attention_hvp(
     dA, dA_dot = P * (dP - D), P_dot * (dP - D) + P * (dP_dot - D_dot)
     dQ_dot = (gamma * dA_dot + gamma_dot * dA) @ K + gamma * dA @ K_dot
     dK_dot = T(gamma * dA_dot + gamma_dot * dA) @ Q + T(gamma * dA) @ Q_dot
+    dB_dot = dA_dot
     dgamma_dot = dA_dot * (Q @ T(K)) + dA * (Q_dot @ T(K) + Q @ T(K_dot))
-    found = dQ_dot, dK_dot, dV_dot, dA_dot, dgamma_dot
+    found = dQ_dot, dK_dot, dV_dot, dB_dot, dgamma_dot
     return HessianProduct(*map(sum_to, found, (Q, K, V, B, gamma)))
 
 

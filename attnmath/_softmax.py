@@ -76,7 +76,7 @@ def softmax_jvp(
     dots = dict(A_dot=A_dot, tau_dot=tau_dot)
     A, tau, A_dot, tau_dot = scores("softmax_jvp", A, tau=tau, **dots)
     P = softmax(A, tau)
-    U = (A_dot - tau_dot * finite(A) / tau) / tau
+    U = (A_dot - tau_dot / tau * finite(A)) / tau
     return P * (U - rowsum(P * U))
 
 

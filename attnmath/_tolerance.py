@@ -1,4 +1,7 @@
-"""Every tolerance of the package, each with its reason; no other module has one.
+"""The tolerances by which gradients and formulas are judged, each with its reason.
+
+What merely recognises something, a convention of a library or the rule of another checker
+in _examine, has its number where it is used.
 
 A rounded sum of N terms is off by at most (N - 1) u times the sum of their magnitudes,
 not times the result: the terms may cancel. So each tolerance below is a number of
@@ -36,7 +39,7 @@ SIDE = 1e-3
 
 # A displayed formula, both sides evaluated on small random matrices: the same dozen
 # operations with sums of at most some tens of terms, relative to the magnitude summed.
-# 512 roundings. The ledger shows the errors met, all smaller; one wrong symbol makes an
+# 512 roundings. The ledger says the largest error met; one wrong symbol makes an
 # error that is larger by many orders, as trying all of them shows (make misprints).
 PAGE = 2.0**-44
 

@@ -1,13 +1,15 @@
 """What is a new unknown at a point: exponentials, sines, roots, logarithms, maxima."""
 
+import cmath
 import math
 from fractions import Fraction
 from typing import Any
 
-from attnmath._algebraic import Circles, Deeper, NotAlgebraic, OtherPrimes, Redraw, not_algebraic
+from attnmath._algebraic import Circles, Deeper, NotAlgebraic, OtherPrimes, Redraw, leaves, not_algebraic
 from attnmath._infinity import Infinite
 from attnmath._numbers import Number
 from attnmath._primes import SMALL, is_square, root, root_of_minus_one
+from attnmath._radicands import square_part
 
 TERMS = 64  # of an exponent: so many scores and constants of rows are added up at most
 
@@ -24,11 +26,11 @@ class Unknowns:
         if self.depth > 1 and x.second is not None:
             self._needs(x.second, "exp")
             second = pow(self.h, x.second, self.p)
-        real = math.exp(max(-700, min(x.real, 700)))
-        e = Number(self, pow(self.g, x.exponent, self.q), second, None, real, TERMS, TERMS)
+        real = math.exp(max(-700.0, min(x._real, 700.0)))
+        e = Number(self, pow(self.g, x.exponent, self.q), second, None, real, TERMS, TERMS, sign=2)
         if x.factor is not None:
             e = e.times(x.factor)
-            e.real = real
+            e._real, e.sign = real, 2
         e.log_of, e.terms = ("is", x, None), (e,)
         self.logs.setdefault(e.value, x.bare())
         if x.slopes is not None:
@@ -48,49 +50,81 @@ class Unknowns:
             second = pow(self.h, self.turned[1] * x.second, self.p)
             lower = root_of_minus_one(self.p)
         value = pow(self.g, self.turned[0] * x.exponent, self.q)
-        w = Number(self, value, second, None, 1.0, TERMS, TERMS)
-        i = Number(self, root_of_minus_one(self.q), lower, None, 1.0)
+        w = Number(self, value, second, None, cmath.exp(1j * x._real), TERMS, TERMS)
+        i = Number(self, root_of_minus_one(self.q), lower, None, 1j)
         if x.slopes is not None:
             w.slopes = [(x, w.bare().times(i))]
         cos, sin = (w + w.inverse()) / 2, (w - w.inverse()) / (2 * i)
-        cos.real, sin.real = math.cos(x.real), math.sin(x.real)
+        cos._real, sin._real = math.cos(x._real), math.sin(x._real)
         return cos, sin
 
     def _needs(self, exponent: Any, function: str) -> None:
         if exponent is None:
-            raise Deeper(str(not_algebraic(f"{function} of what contains exp so many times")))
+            raise Deeper(leaves(f"{function} of what contains exp so many times"))
         if exponent != exponent:
             raise Redraw
 
     def sqrt(self, x: Number) -> Number:
-        """The root of odd order, which takes the place of the positive one."""
-        constant = self.rational(x)
-        if constant is not None and constant >= 0:
-            roots = math.isqrt(constant.numerator), math.isqrt(constant.denominator)
-            if roots[0] ** 2 == constant.numerator and roots[1] ** 2 == constant.denominator:
-                return self.constant(Fraction(*roots))
-        found = root(x.value, self.q), root(x.exponent, self.p), root(x.second, self.o)
+        """The positive root: what is known of it, or a new unknown of odd order."""
         if x.value == 0:
             return self.zero if x.slopes is None else self._refuse_slope()
-        if x.log_of is not None and x.log_of[0] == "is":
-            y = self.exp(x.log_of[1].bare() / 2)
-        else:
-            y = self._root(x, found, constant is not None)
+        y = self._sqrt(x.bare())
         if x.slopes is not None:
-            y.slopes = [(x, (y.bare() * 2).inverse())]
+            y = y._with_slopes([(x, (y * 2).inverse())])
         return y
 
-    def _root(self, x: Number, found: tuple, is_constant: bool) -> Number:
-        which = 0 if is_constant else self.radicands.number(x.value)
-        self.roots_of_numbers |= is_constant
-        if is_constant and any(part != part for part in found):
+    def _sqrt(self, x: Number) -> Number:
+        """The same without derivatives; roots of factors where these are positive."""
+        constant = self.rational(x)
+        if constant is not None:
+            return self.root_of_number(constant)
+        made, a, b = x.log_of or ("", None, None)
+        if made == "is":
+            return self.exp(a.bare() / 2)
+        if made == "+" and a.value == b.value and a.sign:
+            return a.bare() if a.sign > 0 else -b.bare()
+        if made == "+" and 2 in (a.sign, b.sign):
+            return self._sqrt(a.bare()) * self._sqrt(b.bare())
+        if made == "-":
+            return self._sqrt(a.bare()) / self._sqrt(b.bare())
+        return self._root(x)
+
+    def root_of_number(self, x: Fraction) -> Number:
+        """The product of the roots of the primes in a fraction."""
+        if x < 0:
+            raise not_algebraic(f"the root of {x}")
+        if x.denominator > 1:
+            return self.root_of_number(Fraction(x.numerator)) / self.root_of_number(Fraction(x.denominator))
+        whole, primes = square_part(x.numerator)
+        y = self.constant(whole)
+        for prime in primes:
+            y = y * self._root_of_prime(prime)
+        return y
+
+    def _root_of_prime(self, prime: int) -> Number:
+        self.primes_with_roots.add(prime)
+        found = root(prime, self.q), root(prime, self.p), root(prime, self.o) if self.depth > 1 else None
+        if any(part != part for part in found):
             raise OtherPrimes
+        return Number(self, *found, math.sqrt(prime), log_of=("half", self.constant(prime), None), sign=2)
+
+    def _root(self, x: Number) -> Number:
+        """The root of odd order; times that of a number, if it follows from earlier ones."""
+        which, number = self.radicands.number(x.value)
+        if number != 1:
+            rest = x / self.constant(number)
+            return self.root_of_number(number) * self._root_of_odd_order(rest, which)
+        return self._root_of_odd_order(x, which)
+
+    def _root_of_odd_order(self, x: Number, which: int) -> Number:
+        found = root(x.value, self.q), root(x.exponent, self.p), root(x.second, self.o)
         if found[0] != found[0]:  # only what is no square shows that its roots are alike
             raise Redraw(0 if is_square(x.value, self.q) else which)
         if x.factor is not None:  # the exponent is that of exp without its factor
             found = found[0], None, None
-        real = x.real**0.5 if x.real > 0 else math.nan
-        return Number(self, *found, real, x.top, x.bottom, None, ("half", x, None))
+        real = x._real**0.5 if x._real > 0 else math.nan
+        return Number(self, *found, real, x.top, x.bottom, None, ("half", x, None),
+                      sign=2 if x.sign == 2 else 1)  # fmt: skip
 
     def _refuse_slope(self) -> Number:
         raise not_algebraic("the derivative of the root of 0")
@@ -159,7 +193,7 @@ class Unknowns:
     def _known_log(self, x: Number) -> Number:
         """The logarithm of what was met before, or a new unknown."""
         if x.value not in self.logs:
-            real = math.log(x.real) if x.real > 0 else math.nan
+            real = math.log(x._real) if x._real > 0 else math.nan
             self.has_logs = True
             found = self.logs[x.value] = self._drawn(self.of_unknowns, real)
             found.exponent, found.second, found.factor = 0, found.second and 0, x
@@ -167,7 +201,7 @@ class Unknowns:
 
     def joined_factors(self, a: Number, b: Number, sign: int) -> Number:
         """What exp(a + b) or exp(a - b) is multiplied by."""
-        first, second = (x.factor or self.one for x in (a, b))
+        first, second = (self.one if x.factor is None else x.factor for x in (a, b))
         return first.times(second if sign == 1 else second.inverse())
 
     def multiply_factor(self, product: Number, a: Number, b: Number) -> None:
@@ -187,15 +221,17 @@ class Unknowns:
         finite = [x for x in row if not isinstance(x, Infinite) or x.sign > 0]
         if not finite:
             return row[0]
-        if len({hash(x) for x in finite}) == 1:
+        if len({x.key for x in finite}) == 1:
             return finite[0]
         if all(isinstance(x, Number) and self.rational(x) is not None for x in finite):
             return max(finite, key=self.rational)
-        key = tuple(sorted(hash(x) for x in finite))
+        key = tuple(sorted(x.key for x in finite))
         if key not in self.maxima:
-            self.maxima[key] = self._drawn(self.of_unknowns, max(x.real for x in finite))
+            drawn = self.maxima[key] = self._drawn(self.of_unknowns, max(x._real for x in finite))
+            signs = [x.sign for x in finite]
+            drawn.sign = max(signs) if max(signs) > 0 or min(signs) < 0 and 0 not in signs else 0
         if not self.takes_entries:
             return self.maxima[key]
-        if any(x.real != x.real for x in finite):
+        if any(x._real != x._real for x in finite):
             raise NotAlgebraic("undecided: a maximum, where no point of real numbers is at hand")
-        return max(finite, key=lambda x: x.real)
+        return max(finite, key=lambda x: x._real)

@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import io
+import os
 import re
 import subprocess
 import sys
@@ -118,6 +119,13 @@ def address(book):
     book.cells[1].outputs[0].text = "<object at 0x7f0123456789>\n"
 
 
+def shows(kind, data):
+    def spoil(book):
+        book.cells[1].outputs.append(nbformat.v4.new_output("display_data", {"text/plain": "x", kind: data}))
+
+    return spoil
+
+
 def error(book):
     book.cells[1].outputs.append(
         nbformat.v4.new_output("error", ename="E", evalue="e", traceback=[]))
@@ -139,6 +147,11 @@ SPOILED = [
     (bare_figure, "a figure without caption"),
     (machine_path, "a path of a machine"),
     (address, "a memory address"),
+    (shows("text/latex", "$$A = K$$"), "text/latex in its output"),
+    (shows("text/html", "<math><mi>A</mi></math>"), "text/html in its output"),
+    (shows("text/markdown", "$$A = K$$"), "mathematics in its output"),
+    (shows("text/markdown", "So $A = K$."), "mathematics in its output"),
+    (shows("text/markdown", "<b>A</b>"), "mathematics in its output"),
     (error, "stored error E"),
 ]
 
@@ -263,6 +276,14 @@ def test_code_on_a_page_is_short(path):
             assert len(lines) <= 10 or "hide-input" in cell.metadata.get("tags", []), cell.source
 
 
+@pytest.mark.parametrize("path", [path for path in TEXTS if path.stem in nb.texts(CHAPTERS)],
+                         ids=lambda path: path.stem)
+def test_no_cell_computes_with_memory_that_nobody_has_set(path):
+    """What `empty` holds depends on what ran before: now and then a product of it overflows, and warns."""
+    cells = (cell.source for cell in nb.read_text(path).cells if cell.cell_type == "code")
+    assert not any(re.search(r"\b(np|torch)\.empty(_like)?\(|\bnew_empty\(", source) for source in cells)
+
+
 def test_names_inside_a_figure_do_not_depend_on_last_digits():
     from matplotlib.backends.backend_svg import RendererSVG
 
@@ -359,7 +380,7 @@ def test_the_workflow_runs_what_a_developer_runs():
     script = (ROOT / ".ci" / "run").read_text("utf-8")
     assert "set -eo pipefail" in script
     assert re.search(r"for target in (.*); do\n  make \"\$target\"\ndone\n$", script).group(1) == (
-        "lint misprints proofs book test-adapters test")
+        "lint fresh-ledger book test-adapters test")
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "book.yml").read_text("utf-8"))
     check = workflow["jobs"]["check"]
     assert [step["run"] for step in check["steps"] if "run" in step] == [".ci/run"]
@@ -394,6 +415,38 @@ def test_one_oldest_python_everywhere():
     assert PROJECT["project"]["requires-python"] == ">=3.11"
     assert "sys.version_info < (3, 11)" in (ROOT / "Makefile").read_text("utf-8")
     assert "Python 3.11 or newer" in readme()
+
+
+DATA = sorted(path.relative_to(ROOT).as_posix() for path in tracked()
+              if path.parts[len(ROOT.parts)] == "attnmath" and path.suffix not in (".py", ".typed"))
+
+
+def test_data_that_chapters_print_are_prerequisites(tmp_path):
+    """After everything was made, a change of a file makes again what reads it."""
+    for path in tracked():
+        copy = tmp_path / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.touch()
+    (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text("utf-8"))
+    made = [f"_build/.done/{part}" for part in ("pages", "pairs", "ledger", "made", "notebooks", "html", "book")]
+    for number, name in enumerate([".venv/.ready", *made]):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+        later = (tmp_path / "Makefile").stat().st_mtime + 10 + number
+        os.utime(tmp_path / name, (later, later))
+
+    def stale(*new):
+        done = subprocess.run(["make", "-n", *(x for name in new for x in ("-W", name)), *made], cwd=tmp_path,
+                              capture_output=True, text=True, check=True)
+        return {name for name in made if f"touch {name}\n" in done.stdout}
+
+    assert len(DATA) >= 5 and stale() == set()
+    for name in [*DATA, "attnmath/_softmax.py"]:
+        assert stale(name) >= {f"_build/.done/{part}" for part in ("notebooks", "pages", "ledger", "made", "html")}, name
+    assert "_build/.done/made" in stale("chapters/museum.yml") & stale("chapters/register/blog.yml")
+    assert "_build/.done/ledger" in stale("tests/equivalent_misprints.txt")
+    assert "_build/.done/html" in stale("chapters/references.bib")
+    assert stale("README.md") == set()
 
 
 def test_make_refuses_an_old_python_in_words(tmp_path):

@@ -33,6 +33,7 @@ NBVAL = "-m pytest --quiet --nbval --nbval-current-env --nbval-cell-timeout=60"
 BOOK = "-c 'import gc; gc.disable(); from jupyter_book.cli.main import main; main()' build . -q -W -n --keep-going"
 
 SOFTMAX = "chapters/softmax.md"
+ATTENTION = "chapters/attention.md"
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +133,7 @@ def test_no_chapter_named_means_all_of_them(monkeypatch):
     assert check_book(book, ROOT, set()) == ([], faults)
     assert check_book(book, ROOT, {"softmax"}) == ([], faults[:1])
     everything, some = asked
-    assert [d.label for d in everything] == list(book.displays)
+    assert [d.label for d in everything] == [*book.displays, *book.relations]
     assert some == [d for d in everything if d.path == SOFTMAX] != []
 
 
@@ -154,7 +155,12 @@ MISTAKES = {
     "no test": ("tests/test_softmax.py", "def test_softmax_vjp(", "def test_something(",
                 "(eq:softmax_vjp)", "test_softmax_vjp"),
     "not in the notation": ("chapters/notation.md", "| $\\tau$ |", "| tau |", "", "tau"),
-    "the same label twice": ("chapters/attention.md", "(prp:row_statistic)", "(prp:softmax_shift)",
+    "an inline relation that does not hold": (
+        SOFTMAX, "The term with $k = j$", "So $P = A$. The term with $k = j$", "inline:softmax", "differ"),
+    "a number of a caption": (SOFTMAX, "below 30 times the unit", "below 29 times the unit", "", "'29' of its caption"),
+    "a formula that MathJax alone reads": (
+        ATTENTION, "* $dA_{ij}", '<div class="math">\\[ dA = 0 \\]</div>\n\n* $dA_{ij}', "", "HTML is not read"),
+    "the same label twice": (ATTENTION, "(prp:row_statistic)", "(prp:softmax_shift)",
                              "", "softmax_shift"),
 }
 RENAMED = [("attnmath/__init__.py", '"logsumexp_vjp"', '"logsumexp_back"'),
@@ -278,9 +284,12 @@ def test_links_that_lead_nowhere_stop_the_build(copy):
                        ("chapters/bibliography.md", "derivatives", "{doc}`no_chapter`"),
                        ("chapters/bibliography.md", "letters", "{eq}`eq:no_label`"),
                        ("chapters/api.md", "attnmath.logsumexp_vjp\n", "attnmath.logsumexp\n"),
+                       ("attnmath/_softmax.py", "chapters/softmax.md, eq:softmax_vjp",
+                        "chapters/softmax.md, eq:softmax_vjp.\n\n    So :math:`A = K`"),
                        ("attnmath/_softmax.py", "chapters/softmax.md, eq:softmax_jvp",
                         "chapters/softmax.md, eq:softmax_gone")]):
         code, said = run(copy, BOOK)
     assert code != 0
+    assert "formulas that are rendered and were not read: A = K" in said
     for lost in ("nobody1999", "no_chapter", "no_label", "attnmath.logsumexp_vjp", "softmax_gone"):
         assert lost in said

@@ -83,8 +83,12 @@ MEASURED = {
 }
 
 
+FORWARD_ALONE = {"top_eight", "one_more_in_the_sum", "keys_normalised", "softcapped", "values_shifted"}
+
+
 @pytest.mark.parametrize("key, dtype", in_turn(UNKNOWN))
 def test_what_nobody_listed_is_found_and_not_misnamed(key, dtype):
     report = examined(UNKNOWN[key], dtype)
-    assert report.wrong, str(report)
+    expected = "not in the list" if key in FORWARD_ALONE else "wrong"  # its gradients are those of its output
+    assert report.verdict == expected, str(report)
     assert set(names(report)) <= MEASURED.get(key, set()), str(report)

@@ -46,12 +46,80 @@ REFUSED = {
     "in a footnote": ("text[^1]\n\n[^1]: note\n\n    $$ A = K $$\n", 5),
     "environment": ("\\begin{align}\nA = K\n\\end{align}\n", 1),
 }
+# What a page could show without its being run: where it is found.
+ESCAPES = {
+    "a block that MathJax reads": ('<div class="math">\\[A = K\\]</div>\n', "1:1"),
+    "a span that MathJax reads": ('so <span class="math">\\(A = K\\)</span>\n', "1:4"),
+    "MathML": ("<math><mi>A</mi></math>\n", "1:1"),
+    "MathML in a paragraph": ("so <math><mi>A</mi></math>\n", "1:4"),
+    "a script": ("<script>1</script>\n", "1:1"),
+    "a picture in HTML": ('<img src="a.svg" alt="A = K">\n', "1:1"),
+    "more than a comment": ("<!-- c --> <b>x</b>\n", "1:1"),
+    "brackets": ("so \\\\[ A = K \\\\] it is\n", "1:5"),
+    "parentheses": ("so \\\\( A = K \\\\) it is\n", "1:5"),
+    "in a paragraph's second line": ("so\nthat \\\\( A = K \\\\)\n", "2:7"),
+    "an environment in a paragraph": ("so \\begin{equation} A = K \\end{equation}\n", "1:4"),
+    "an environment in a formula": ("so $\\begin{aligned} A \\end{aligned}$\n", "1:4"),
+    "lines in a formula": ("so $A \\\\ K$\n", "1:4"),
+    "a formula set large": ("so $\\displaystyle A$\n", "1:4"),
+    "another language": ("```{eval-rst}\n:math:`A`\n```\n", "1:1"),
+    "any other language": ("```{eval-rst}\ntext\n```\n", "1:1"),
+    "a role": ("so {math}`A = K`\n", "1:4"),
+    "a role of another kind": ("so {raw-html}`A`\n", "1:4"),
+    "a directive nobody knows": (":::{theorem}\nA\n:::\n", "1:1"),
+    "a directive of a number": ("```{glue:math} x\n```\n", "1:1"),
+    "a figure": ("```{figure} a.svg\n```\n", "1:1"),
+    "a picture of a formula": ("so ![A = K](a.svg)\n", "1:4"),
+    "a fence that readers typeset": ("```mermaid\nA\n```\n", "1:1"),
+    "a fence of math": ("~~~math\nA\n~~~\n", "1:1"),
+    "a fence of colons": (":::math\nA\n:::\n", "1:1"),
+    "options in a header": (":::{note}\n---\ncaption: $$A = K$$\n---\n:::\n", "2:1"),
+    "substitutions": ("---\nmyst:\n  substitutions: {k: $A$}\n---\n", "1:1"),
+    "a class": (":::{note}\n:class: $$ A = K $$\n:::\n", "2:9"),
+    "a title": (":::{note} so \\\\[ A \\\\]\n:::\n", "1:15"),
+    "a caption": ("```{code-cell} python\n---\nmystnb:\n  figure:\n    caption: $$A$$ so\n---\n1\n```\n", "5:14"),
+    "a block in a caption": (
+        "```{code-cell} python\n---\nmystnb:\n  figure:\n    caption: |\n      $$ A $$ (prp:x)\n---\n1\n```\n", "5:1"),
+    "a caption in one line": ('```{code-cell} python\n:mystnb: {figure: {caption: "$$A$$ so"}}\n1\n```\n', "2:30"),
+    "a prompt": ("```{code-cell} python\n:mystnb: {code_prompt_show: $A$}\n1\n```\n", "1:1"),
+    "words in a formula": ("so $A \\text{ equals } K$\n", "1:4"),
+    "HTML in a caption": (
+        "```{code-cell} python\n---\nmystnb:\n  figure:\n    caption: <i>x</i>\n---\n1\n```\n", "5:14"),
+    "a cell that shows LaTeX": ("```{code-cell} python\n\nfrom IPython.display import Latex\n```\n", "3:6"),
+    "a cell that shows HTML": ("```{code-cell} python\nimport IPython\n```\n", "2:8"),
+    "a cell that is LaTeX": ("```{code-cell} python\n%%latex\nA\n```\n", "2:1"),
+    "a class that shows LaTeX": ("```{code-cell} python\nclass A:\n    def _repr_latex_(self): ...\n```\n", "3:9"),
+    "a relation between formulas": ("so $A$ = $K$ it is\n", "1:1"),
+    "a relation before words": ("so $A$ ≤ one\n", "1:1"),
+}
 
 
 @pytest.mark.parametrize("text, line", REFUSED.values(), ids=REFUSED)
 def test_what_would_be_shown_but_not_run_is_refused(text, line):
     faults = read_text(text, "c.md").faults
     assert faults and str(faults[0]).startswith(f"c.md:{line}:")
+
+
+@pytest.mark.parametrize("text, place", ESCAPES.values(), ids=ESCAPES)
+def test_no_way_leads_around_the_engine(text, place):
+    said = [str(fault) for fault in read_text(text, "c.md").faults]
+    assert any(one.startswith(f"c.md:{place}: ") for one in said), said
+
+
+@pytest.mark.parametrize("text", [
+    "<!-- a comment -->\n", "so <!-- a comment --> it is\n", "% a comment\n", "(target)=\n\ntext\n",
+    "| $a$ | b |\n| --- | --- |\n| c | {doc}`d` |\n", ":::{exercise} a (b)\n:label: ex\ntext\n:::\n",
+    "`\\\\[A\\\\]`\n", "```python\nA = '$$'\n```\n", "---\njupytext:\n  a: b\nkernelspec: c\n---\n",
+    "```{code-cell} python\nfrom IPython.display import Markdown\n```\n",
+])
+def test_what_shows_no_mathematics_is_read(text):
+    assert not read_text(text).faults
+
+
+def test_functions_are_listed_in_their_own_language_on_one_page():
+    text = "```{eval-rst}\n.. autofunction:: attnmath.softmax\n```\n"
+    assert not read_text(text, "chapters/api.md").faults
+    assert read_text(text.replace("softmax", "softmax\n\n:math:`A`"), "chapters/api.md").faults
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,17 @@ from dataclasses import replace
 
 import pytest
 
+from attnmath.page._book import Book
 from attnmath.page._cast import Setting
-from attnmath.page._chapter import Fault
+from attnmath.page._chapter import Fault, read_text
 from attnmath.page._exact import roomy
+from attnmath.page._judge import judge, verdict_or_fault
 from attnmath.page._ledger import proof_cell, reason, summary, unproved
 from attnmath.page._listed import Entry
 from attnmath.page._nodes import PageError
 from attnmath.page._proofs import Exactly, proof_or_fault
 from attnmath.page._survivors import proofs_or_faults
-from page_book import HEAD, book, last
+from page_book import HEAD, PAGE, book, last
 
 
 def proof(display, label="prp:tested"):
@@ -64,7 +66,9 @@ def test_a_function_that_is_not_what_its_label_promises_is_refuted():
 
 MEASURED = [
     (r"P_{ij} \le 1", "measured", "'<=' is an inequality"),
-    (r"\lVert M \rVert_2 \le \lVert M \rVert_F", "measured", "svdvals"),
+    (r"\lVert M \rVert_2 \le \lVert M \rVert_F", "measured", "'<=' is an inequality"),
+    (r"\lVert M \rVert_2 = \lVert M^{\mathsf T} \rVert_2", "measured", "svdvals"),
+    (r"\operatorname{rank}(Q) = \operatorname{rank}(Q^{\mathsf T})", "measured", "a rank at a random point"),
     (r"\sum_j P_{ij} = 1 \ge P_{i1}", "both", "'>=' is an inequality"),
     (r"P_{ij} \approx e^{A_{ij} - L_i} \quad \text{within } 0.125", "measured", "≈ has a bound"),
     (r"\lvert L_i \rvert^2 = L_i^2", "measured", "np.sign"),
@@ -81,20 +85,20 @@ def test_what_is_not_algebraic_says_why(display, word, why):
 
 def test_a_published_formula_is_refuted_exactly():
     one = proof(r"dA = P \circ dO V^{\mathsf T}", "err:tested")
-    assert one.word == "refuted" and proof_cell(one).startswith("refuted")
+    assert one.word == "refuted" and proof_cell(book(), one).startswith("refuted")
     with pytest.raises(PageError, match="it holds in the setting"):
         proof(r"dV = P^{\mathsf T} dO", "err:tested")
 
 
 def test_a_setting_with_rounded_numbers_is_left_out_with_its_reason():
     def rounded(values, sizes):
-        values["c"] = values["c"] * 0.1
+        values["c"] = values["c"] * (1 / 3)
 
     of = book(r"c M^{\mathsf T} = (M c^{\mathsf T})^{\mathsf T}")
     of.casts["page"] = (replace(HEAD, settings=(Setting("rounded", 1, change=rounded),)),)
     one = Exactly(of).proof(last(of))
     assert one.word == "measured"
-    assert "0.1 leaves the algebra" in next(iter(one.measured))
+    assert "0.3333333333333333 leaves the algebra" in next(iter(one.measured))
 
 
 def test_sizes_are_raised_so_that_scores_are_independent():
@@ -116,5 +120,50 @@ def test_a_process_turns_errors_into_faults_and_judges_survivors():
 def test_the_summary_counts_words():
     ones = [proof(PROVED[0]), proof(MEASURED[0][0])]
     (line,) = summary(ones)
-    assert "proved: 1, refuted: 0, both: 0, measured: 1" in line
+    assert "proved: 1, refuted: 0, argued: 0, both: 0, measured: 1" in line
     assert reason("'>' of letters leaves the algebra, at _values.py:1 (extreme)") == "'>' of letters leaves the algebra"
+
+
+ARGUMENT = r"\bar P_{ij} := P_{ij} \quad P_{ij}^2 = P_{ij} \bar P_{ij} \le P_{ij}"
+
+
+def argued(argument: str, label: str = "why:tested", above: bool = True) -> Book:
+    """An inequality, and a derivation above or below it."""
+    parts = [f"\n$$ {argument} $$ ({label})\n", "\n$$ P_{ij}^2 \\le 1 $$ (prp:tested)\n"]
+    text = PAGE + "".join(parts if above else parts[::-1])
+    return Book([read_text(text, "chapters/page.md")], {"page": (HEAD,)})
+
+
+@pytest.mark.parametrize("of, word", [
+    (argued(ARGUMENT), "argued"),
+    (argued(ARGUMENT, "why:another"), "measured"),
+    (argued(ARGUMENT, above=False), "measured"),
+    (argued(r"P_{ij}^2 = P_{ij} \cdot P_{ij}"), "measured"),  # no inequality is derived there
+])  # fmt: skip
+def test_an_inequality_is_argued_by_the_derivation_of_its_name_above_it(of, word):
+    one = Exactly(of).proof(of.displays["prp:tested"])
+    assert one.word == word
+    assert proof_cell(of, one) == ("argued by {eq}`why:tested`" if word == "argued" else word)
+    assert unproved([one])[0][1] == word
+    for display in of.displays.values():
+        judge(of, display)
+
+
+def test_a_false_derivation_argues_for_nothing():
+    of = argued(ARGUMENT.replace(r"\le P_{ij}", r"\le P_{ij}^3"))
+    assert not isinstance(verdict_or_fault(of, of.displays["prp:tested"]), Fault)
+    found = verdict_or_fault(of, of.displays["why:tested"])
+    assert isinstance(found, Fault) and "the sides of '<=' differ" in str(found)
+
+
+def hidden(values, sizes):
+    values["M"] = values["M"] * (1 / 3)
+
+
+def test_a_step_is_proved_only_if_it_is_exact_in_every_setting():
+    """A setting that cannot be exact is left out, and the ledger says so beside the display."""
+    of = book(r"M K^{\mathsf T} = (K M^{\mathsf T})^{\mathsf T}, \quad L_i < 20")
+    of.casts["page"] = (replace(HEAD, settings=(*HEAD.settings, Setting("rounded", 9, change=hidden))),)
+    one = Exactly(of).proof(last(of))
+    assert one.word == "both" and one.proved == 0
+    assert [text[:18] for text in one.measured] == ["in 1 of 6 settings", "'<' is an inequali"]

@@ -89,7 +89,7 @@ def test_steps_are_told_apart():
     [
         ("eq:nothing", "dV = P^{\\mathsf T} dO", "no function nothing"),
         ("eq:softmax", "A = Q K^{\\mathsf T}", "is off by|parameter tau"),
-        ("eq:logsumexp_vjp", r"dA = P \circ ((dL + dL) \mathbf 1^{\mathsf T}) / 2 + 0 A", ""),
+        ("eq:logsumexp_vjp", r"dA = \operatorname{softmax}(A) \circ ((dL + dL) \mathbf 1^{\mathsf T}) / 2 + 0 A", ""),
         ("eq:attention_map", r"P = \operatorname{softmax}(A)", "parameter B"),
     ],
 )

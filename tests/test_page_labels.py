@@ -12,7 +12,7 @@ NOTATION = "| letters | shape |\n| --- | --- |\n| $Q$, $K$ | n |\n| $V, A$ | n |
 LISTING = "\n```{code-cell} ipython3\nshow(logsumexp)\n```\n"
 
 
-def faults(tmp_path, page=PAGE + LISTING, notation=NOTATION, test="def test_logsumexp(): pass"):
+def faults(tmp_path, page=PAGE + LISTING, notation=NOTATION, test="def test_logsumexp(): assert x == 1"):
     (tmp_path / "tests").mkdir(exist_ok=True)
     (tmp_path / "tests" / "test_x.py").write_text(test)
     chapters = [read_text(page, "chapters/page.md"), read_text(notation, "chapters/notation.md")]
@@ -24,9 +24,14 @@ def test_a_page_that_keeps_its_promises(tmp_path):
     assert faults(tmp_path) == []
 
 
+NO_TEST = r"page.md:4:\d+: eq:logsumexp: .*no test_logsumexp that asserts"
 BROKEN = {
     "no listing": (dict(page=PAGE), r"page.md:4:\d+: eq:logsumexp: .*show\(logsumexp\)"),
-    "no test": (dict(test="def test_y(): pass"), r"page.md:4:\d+: eq:logsumexp: .*test_logsumexp"),
+    "no test": (dict(test="def test_y(): assert x"), NO_TEST),
+    "an empty test": (dict(test="def test_logsumexp(): pass"), NO_TEST),
+    "a test of nothing": (dict(test="def test_logsumexp(): assert 1 == 1"), NO_TEST),
+    "a test that is not run": (dict(test="@pytest.mark.skip\ndef test_logsumexp(): assert x"), NO_TEST),
+    "a test in a function": (dict(test="def f():\n  def test_logsumexp(): assert x"), NO_TEST),
     "no function": (
         dict(page=PAGE.replace("eq:logsumexp", "eq:logsumexq") + LISTING),
         r"page.md:4:\d+: eq:logsumexq: .*no public function logsumexq",
@@ -41,6 +46,11 @@ BROKEN = {
         r"page.md:\d+:.*V has no line in the chapter on notation",
     ),
 }
+
+
+@pytest.mark.parametrize("test", ["check_vjp(f)", "t.assert_close(a, b)", "with pytest.raises(E): f()"])
+def test_a_test_that_calls_a_check_asserts(tmp_path, test):
+    assert faults(tmp_path, test=f"def test_logsumexp():\n    {test}") == []
 
 
 @pytest.mark.parametrize("change, message", BROKEN.values(), ids=BROKEN)
@@ -69,6 +79,6 @@ def test_the_ledger_is_stale_after_an_edit(tmp_path):
     assert "functions" in stale(Book([], {}), tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("error, shown", [(0.0, "0"), (3e-16, "10⁻¹⁵"), (2e-15, "10⁻¹⁴"), (0.5, "10⁰")])
+@pytest.mark.parametrize("error, shown", [(0.0, "0"), (3e-16, "10⁻¹³"), (2e-13, "10⁻¹²"), (0.5, "10⁰")])
 def test_decade(error, shown):
     assert decade(error) == shown

@@ -4,8 +4,10 @@ import pytest
 
 from attnmath.page._edits import latex
 from attnmath.page._listed import Entry, entries, identity_faults, report
-from attnmath.page._misprints import tally
+from attnmath.page._misprints import Judged, tally
 from attnmath.page._mutations import misprints
+from attnmath.page._nodes import PageError
+from attnmath.page._syntax import parse
 from page_book import HEAD, book, last
 
 
@@ -72,6 +74,22 @@ MADE = [
     ("A_{ij} = P_{ij}", "pair lost", "A_ij=P_{ij}"),
     (r"A_{ij} = P_{ij} \quad \text{if } i < j", "relation", r"A_{ij}=P_{ij}\quad\text{if}i>j"),
     (r"L = \frac{\partial D}{\partial c}", "order", r"L=\frac{\partialc}{\partialD}"),
+    ("A_{ij} = P_{ij}", "index", "A_{1j}=P_{ij}"),
+    ("A_{ij} = P_{ij} A_{ij}", "index", "A_{ij}=P_{1j}A_{1j}"),
+    ("A_{ij} = P_{ij} A_{ij}", "index", "A_{ij}=P_{ji}A_{ji}"),
+    (r"A_{ij} = 0 \quad \text{if } P_{ij} = 0", "index", r"A_{ij}=0\quad\text{if}P_{i1}=0"),
+    (r"L_i = \sum_j P_{ij}", "range", r"L_i=\sum_{j\lei}P_{ij}"),
+    (r"L_i = \sum_j P_{ij}", "range", r"L_i=\sum_{j>1}P_{ij}"),
+    (r"L_i = \sum_{j \le i} P_{ij}", "range", r"L_i=\sum_{j\lei+1}P_{ij}"),
+    (r"A_{ij} = 0 \quad \text{if } i < j", "condition weaker", r"A_{ij}=0\quad\text{if}i\lej"),
+    (r"A_{ij} = 0 \quad \text{if } P_i = 0", "condition weaker", r"A_{ij}=0\quad\text{if}P_{i1}=0"),
+    (r"A = 0 \quad \text{if } K = 0", "condition weaker", r"A=0\quad\text{if}K_1=0"),
+    (r"A_{ij} = 0 \quad \text{if } i \le j", "condition stronger", r"A_{ij}=0\quad\text{if}i<j"),
+    (r"A_{ij} = 0 \quad \text{if } P_{ij} = 0", "condition stronger", r"A_{ij}=0\quad\text{if}P_{i}=0"),
+    (r"A_{ij} = 0 \quad \text{if } P_{ij} = 0", "condition stronger", r"A_{ij}=0\quad\text{if}P=0"),
+    (r"A \le P", "a tenth", r"A\le\frac{1}{10}(P)"),
+    (r"A > P", "a tenth", r"\frac{1}{10}(A)>P"),
+    (r"A \approx P \quad \text{within } 0.5", "a tenth", r"A\approxP\quad\text{within}0.05"),
 ]
 
 
@@ -95,7 +113,6 @@ def test_names_in_latex():
 SHARP = [
     r"dV = P^{\mathsf T} dO",
     r"dQ = P \circ (dO\, V^{\mathsf T} - D \mathbf 1^{\mathsf T}) K",
-    r"\frac{\partial P_{ij}}{\partial A_{kl}} = \delta_{ik} P_{ij} (\delta_{jl} - P_{il})",
     r"dP_{ij} = \langle dO_i, v_j \rangle",
     r"\dot L = \operatorname{rowsum}(P \circ \dot A)",
 ]
@@ -109,14 +126,60 @@ def test_every_misprint_of_a_sharp_display_is_rejected(display):
     assert set(result.rejected) >= {"value", "shape"}
 
 
+def test_what_a_symmetry_allows_survives_and_nothing_else():
+    one = book(r"\frac{\partial P_{ij}}{\partial A_{kl}} = \delta_{ik} P_{ij} (\delta_{jl} - P_{il})")
+    left = [s.statement.partition("}}{")[0] for s in tally(one, last(one)).survivors]
+    assert left == [r"\frac{\partial P_{kj", r"\frac{\partial P_{il"]  # the blocks, and each of them
+
+
+STRONGER = [  # a condition, and a stronger one; whether some setting tells them apart
+    (r"P_{ij} A_{ij} = A_{ij} P_{ij} + 0 P_{ij}", r"i \le j", r"i < j", True),
+    (r"c M = 0", r"M_1 = 0", r"M = 0", False),  # M vanishes whole or not at all
+]
+
+
+@pytest.mark.parametrize("claim, condition, stronger, is_told", STRONGER)
+def test_a_stronger_condition_has_to_be_told_apart_by_a_setting(claim, condition, stronger, is_told):
+    one = book(rf"{claim} \quad \text{{if }} {condition}")
+    found = [s.statement for s in tally(one, last(one)).survivors if s.kind == "condition stronger"]
+    assert any(s.endswith(stronger) for s in found) != is_told
+
+
 def test_a_slack_bound_survives_and_is_reported():
     one = book(r"\operatorname{rowsum}(P \circ P) \le 2 L \circ L + 3 \operatorname{rowsum}(P)")
     result = tally(one, last(one))
     assert {"relation", "number", "term lost"} <= {s.kind for s in result.survivors}
+    sharp = book(r"\operatorname{rowsum}(P) \le \mathbf 1")
+    assert "a tenth" not in {s.kind for s in tally(sharp, last(sharp)).survivors}
+    loose = book(r"\operatorname{rowsum}(P) \le 11 \cdot \mathbf 1")
+    assert "a tenth" in {s.kind for s in tally(loose, last(loose)).survivors}
     lines, faults = report([result], [])
     assert len(faults) == len(result.survivors) and "survives" in faults[0]
     listed = [Entry(s.label, s.statement, "D = D + 0 D", 1) for s in result.survivors]
     assert report([result], listed)[1] == []
+
+
+PARTS = [
+    r"\begin{aligned} P &= \operatorname{softmax}(A) \\ O &= P V, \quad L_i = 0 \quad \text{if } Q = 0 \end{aligned}",
+    r"dP_{ij} = \langle dO_i, v_j \rangle, \quad D_i = \sum_j P_{ij} dP_{ij}",
+]
+
+
+@pytest.mark.parametrize("display", PARTS)
+def test_a_statement_read_alone_is_the_same_as_in_its_display(display):
+    one = book(display)
+    judged = Judged(one, last(one), HEAD)
+
+    def said(read, *x):
+        try:
+            return [(s.members, s.relations, [c[:3] for c in s.conditions]) for s in read(*x)]
+        except PageError as error:
+            return error.kind
+
+    whole = judged.display.text
+    for misprint in misprints(whole, judged.statements, HEAD, True):
+        text = misprint.apply(whole)
+        assert said(judged.read, misprint, text) == said(parse, text)
 
 
 def test_another_way_to_write_the_same_is_not_counted():

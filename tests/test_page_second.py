@@ -130,7 +130,7 @@ def test_a_function_of_tangents_of_gradients_keeps_its_promise(monkeypatch):
     of, tested = book(lines, "eq:promised")
 
     def judged(factor):
-        def promised(dO, Q, K, V, Q_dot, K_dot, V_dot, dO_dot):
+        def promised(dO, Q, K, V, Q_dot, K_dot, V_dot, dO_dot, P, P_dot, dA, dA_dot):  # all that the lines need
             dots = Q_dot, K_dot, V_dot, None, None
             found = attnmath.attention_hvp(*dots, dO, Q, K, V, gamma=1.0, dO_dot=dO_dot)
             return Found(found.dV_dot, factor * found.dK_dot)

@@ -205,11 +205,9 @@ def test_what_holds_whatever_the_root_s_sign_is_not_refuted():
 # ---- what leaves the algebra ----------------------------------------------------------------------
 
 LEAVES = {
-    r"\* with 0.1": lambda A: 0.1 * A,
-    r"\+ with 1e-10": lambda A: A + 1e-10,
+    r"\* with 0.333": lambda A: A * (1 / 3),
     r"\* with 1.41421": lambda A: A * np.sqrt(2.0),
     r"\* with the complex": lambda A: A * 1j,
-    r"np.absolute": lambda A: abs(A),
     r"np.sign ": lambda A: np.sign(A),
     r"np.arctan ": lambda A: np.arctan(A),
     r"'>' of letters": lambda A: A if A.max() > 0 else -A,
@@ -225,7 +223,6 @@ LEAVES = {
     r"int\(\)": lambda A: int(A[0, 0]),
     r"np.linalg.svd": lambda A: np.linalg.svd(A)[1],
     r"np.linalg.cholesky": lambda A: np.linalg.cholesky(A),
-    r"\*\* with 0.3": lambda A: A**0.3,
     r"\*\* with a power|\*\* with a letter": lambda A: A**A,
     r"\*\* with a letter": lambda A: 2**A,
     r"np.allclose": lambda A: A if np.allclose(A, A) else A,
@@ -245,14 +242,14 @@ def test_what_leaves_the_algebra_is_refused_by_operation_and_line(operation):
 def test_what_leaves_the_algebra_inside_of_a_function_is_refused_at_its_line():
     with pytest.raises(NotAlgebraic, match="'>=' of letters.*_dropout.py:[0-9]+ .dropout_mask"):
         prove(lambda U: attnmath.dropout_mask(U, 0.5), lambda U: U, (2, 2))
-    assert issubclass(NotAlgebraic, TypeError)
+    assert not issubclass(NotAlgebraic, TypeError | ValueError)
 
 
 def test_a_gradient_that_leaves_the_algebra_is_refused():
-    with pytest.raises(NotAlgebraic, match="with 0.1"):
-        check_vjp(lambda dY, A: 0.1 * dY, lambda A: A / 10, (2, 2), exact=True)
-    with pytest.raises(NotAlgebraic, match="np.absolute"):
-        check_jvp(lambda A_dot, A: A_dot, abs, (2, 2), exact=True)
+    with pytest.raises(NotAlgebraic, match="with 0.333"):
+        check_vjp(lambda dY, A: 1 / 3 * dY, lambda A: A / 3, (2, 2), exact=True)
+    with pytest.raises(NotAlgebraic, match="np.sign"):
+        check_jvp(lambda A_dot, A: A_dot, np.sign, (2, 2), exact=True)
 
 
 MAXIMA = {  # true, but only of a maximum
@@ -393,10 +390,10 @@ def test_a_row_with_one_key_has_its_value():
 def test_an_empty_row_has_no_output_and_no_log_sum_exp():
     def left(Q, K, V, B):
         found = attention_map(Q, K, V, B)
-        return found.O[1], found.P[1], found.L[1]
+        return found.O[1] + V[0], found.P[1], found.L[1]
 
     def right(Q, K, V, B):
-        return 0 * V[0], 0 * K[:, 0], -np.inf
+        return V[0], 0 * K[:, 0], -np.inf
 
     shapes = (3, 2), (4, 2), (4, 5)
     assert prove(left, right, *shapes, MASK).entries == 5 + 4 + 1
@@ -450,3 +447,64 @@ def test_constants_by_name_and_whole_numbers_stay():
 def test_the_same_seed_says_the_same():
     one, same, other = (prove(softmax, softmax, (2, 3), seed=seed) for seed in (1, 1, 2))
     assert one == same and one.entries == other.entries == 6
+
+
+# ---- what is no proof ----------------------------------------------------------------------------
+
+
+def swallowed(x):
+    try:
+        return np.sort(x)
+    except Exception:
+        return x
+
+
+def stateful(seen=[]):  # noqa: B006 the state is the point
+    def side(x):
+        seen.append(x)
+        return x * (1 + len(seen) % 2)
+
+    return side
+
+
+def left_behind(x):
+    left_behind.seen = x * x
+    return left_behind.seen
+
+
+same = (lambda x: x), (lambda x: x)
+NO_PROOF = {
+    "an exception that was caught": (swallowed, same[0], ((3,),), "leaves the algebra"),
+    "a state": (stateful(), same[0], ((3,),), "run again|refuted"),
+    "a global generator": (lambda x: x + 0 * np.random.rand(), same[0], ((3,),), "global generator"),
+    "what the other side left": (left_behind, lambda x: getattr(left_behind, "seen", x), ((3,),), "differ|two different points|run again"),
+    "what only floats see": (lambda x: x if x.dtype == object else 2 * x, same[0], ((3,),), "in float64"),
+    "a question about zero": (lambda x: x if x[0] != 0 else 0 * x, same[0], ((3,),), "asks whether"),
+    "no common domain": (lambda x: np.sqrt(x - 1), lambda x: np.sqrt(-x), ((),), "undecided|refuted"),
+    "no letter in the results": (lambda x: np.zeros_like(x), lambda x: 0 * x, ((3,),), "nothing to prove"),
+    "no entries": (*same, ((0, 2),), r"shape \(0, 2\); it needs entries"),
+    "whole numbers alone": (*same, (np.arange(3),), r"no argument has letters \(ndarray of shape \(3,\)\)"),
+    "None alone": (*same, (None,), "no argument has letters"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NO_PROOF)
+def test_what_says_nothing_or_changes_is_no_proof(name):
+    left, right, shapes, said = NO_PROOF[name]
+    for seed in range(3):
+        with pytest.raises((NotAlgebraic, TypeError, AssertionError), match=said):
+            prove(left, right, *shapes, seed=seed)
+
+
+def test_a_gradient_from_chance_or_state_is_no_proof():
+    count = iter(range(100))
+    for f_vjp in (lambda dY, A: (1 + 0 * np.random.rand()) * dY, lambda dY, A: (1 + next(count) % 2) * dY):
+        with pytest.raises(NotAlgebraic, match="generator|run again"):
+            check_vjp(f_vjp, lambda A: A + 0, (2, 2), exact=True)
+
+
+def test_a_decimal_is_read_as_it_stands_and_the_proof_says_so():
+    proof = prove(lambda x: 0.1 * x + 0.2 * x, lambda x: 3 * x / 10, ())
+    assert "0.1 is read as 1/10, 0.2 is read as 1/5" in str(proof)
+    with pytest.raises(NotAlgebraic, match="undecided"):
+        prove(lambda x: (0.1 + 0.2) * x, lambda x: 3 * x / 10, ())

@@ -12,6 +12,8 @@ sys.path.insert(0, str(ROOT / "tools"))
 import pages  # noqa: E402
 import register  # noqa: E402
 
+from attnmath.page._book import Book  # noqa: E402
+
 TEXT = """# A chapter
 
 ## Run as stated
@@ -119,6 +121,14 @@ def test_what_raises_is_evidence(book):
     assert book({**ENTRY, "evidence": ["err:slip", "source_blog#raised"]}).faults() == []
 
 
+def test_a_verdict_that_was_taken_back_says_so_and_is_counted(book):
+    assert pages.judged(ENTRY) == "**wrong**: 0.5"
+    milder = {**ENTRY, "revised": "We first called it worse"}
+    assert pages.judged(milder) == "**wrong**: 0.5. *We first called it worse.*"
+    assert "By this standard 0 of our first verdicts" in pages.overview(book(ENTRY))
+    assert "By this standard 1 of our first verdicts" in pages.overview(book(milder))
+
+
 def test_a_source_without_entries_is_told(book):
     assert "blog: no entries" in book().faults()
 
@@ -127,6 +137,25 @@ def test_every_entry_of_the_register_stands():
     found = register.Register(ROOT)
     assert found.faults() == []
     assert all(len(found.entries[name]) >= 10 for name in ("blog", "question", "sdpa", "merge"))
+
+
+@pytest.fixture(scope="module")
+def pages_of_the_book():
+    return Book.at(ROOT)
+
+
+def test_what_is_said_to_hold_instead_does(pages_of_the_book):
+    assert register.Register(ROOT).unheld(pages_of_the_book) == []
+
+
+@pytest.mark.parametrize("corrected, words", [
+    ("so $dK = dS^{\\mathsf T} K$", "others-07: .*: inline:.*: (shape|value): "),
+    ("so $$dK = dK$$", "others-07: .*: a display in the middle"),
+])
+def test_a_correction_that_does_not_hold_is_told(pages_of_the_book, corrected, words):
+    found = register.Register(ROOT)
+    found.entries = {"others": [{"id": "others-07", "corrected": corrected}]}
+    assert [bool(re.match(words, fault)) for fault in found.unheld(pages_of_the_book)] == [True]
 
 
 def test_the_pages_made_from_it_are_current():

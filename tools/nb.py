@@ -28,6 +28,7 @@ PATHS = re.compile(
     r"/(?:home|root|tmp|work|opt|usr|var|mnt|Users|private)/[\w.-]|[A-Z]:\\\\?Users|site-packages"
 )
 ADDRESS = re.compile(r"\bat 0x[0-9a-f]{6,}")
+SHOWN = {"text/plain", "text/markdown", "image/svg+xml", "image/png", "image/jpeg"}    # bitmaps: below
 NBVAL_OFF = re.compile(r"nbval[-_](ignore|skip|check)", re.IGNORECASE)
 HEADER = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
           "language_info": {"name": "python", "pygments_lexer": "ipython3"}}
@@ -152,6 +153,10 @@ def check_outputs(name, book):
             if out.get("name") == "stderr":
                 yield f"{where}: writes to stderr"
             data = dict(out.get("data", {}))
+            yield from (f"{where}: {kind} in its output, which nobody runs; print text, or draw"
+                        for kind in sorted(data.keys() - SHOWN))
+            if "text/markdown" in data and mathematics("".join(data["text/markdown"])):
+                yield f"{where}: mathematics in its output is not run; write it in the text, $$ … $$ (prp:name)"
             if any(kind in data for kind in ("image/png", "image/jpeg")):
                 yield f"{where}: a bitmap, which nobody compares; call book_style()"
             if "image/svg+xml" in data and not cell.metadata.get("mystnb", {}).get("figure"):
@@ -164,6 +169,14 @@ def check_outputs(name, book):
                     yield f"{where}: {what} in its output, {found.group()!r}"
             if out.output_type == "execute_result" and out.execution_count != cell.execution_count:
                 yield f"{where}: output of run {out.execution_count}"
+
+
+def mathematics(markdown):
+    """Whether Markdown that a cell shows asserts something, or has what a chapter may not have."""
+    from attnmath.page._chapter import read_text as read
+
+    chapter = read(markdown)
+    return bool(chapter.asserted or chapter.displays or chapter.faults)
 
 
 def check_text(name, path):

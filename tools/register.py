@@ -12,23 +12,25 @@ from typing import NamedTuple
 import yaml
 from mdit_py_plugins.anchors.index import slugify
 
-from attnmath.page._chapter import _markdown, read_text
+from attnmath.page._book import Book
+from attnmath.page._chapter import Fault, _markdown, read_text
+from attnmath.page._judge import verdict_or_fault
 
 KINDS = ("claim", "formula", "code", "question", "figure")
 VERDICTS = {
     "true": "it holds as stated",
-    "conditional": "it holds under a condition that the text does not state",
-    "wrong": "it does not hold",
+    "conditional": "it holds in some of the cases that it speaks of, by a condition that it does not state",
+    "wrong": "it does not hold in the case that it speaks of",
     "vacuous": "a check that cannot fail",
-    "imprecise": "the words do not say what is meant, or nothing supports them",
+    "imprecise": "the words say more, or less, than what is meant or shown",
     "answered": "a question, answered here",
-    "no claim": "nothing that could be true or false",
+    "no claim": "nothing that this book could show to be true or false",
 }
 ERRATA = ("conditional", "wrong", "vacuous")  # what the errata list
 NEEDED = ("id", "kind", "says", "verdict")
 CELL = re.compile(r"^(`{3,})\{code-cell\}.*?^\1[ \t]*$", re.M | re.S)
 ASSERTS = re.compile(r"^\s*assert\b|^[^#\n]*\bcheck_\w*jp\(|^:tags:.*\braises-exception\b", re.M)
-KEYS = (*NEEDED, "evidence", "measured", "corrected", "text", "where")
+KEYS = (*NEEDED, "evidence", "measured", "revised", "corrected", "text", "where")
 
 
 class Source(NamedTuple):
@@ -105,6 +107,16 @@ class Register:
                  for e in entry.get("evidence", ())}
         published = {label for label in self.labels if label.startswith("err:")}
         found += [f"{label}: no entry of the register has it" for label in sorted(published - cited)]
+        return found
+
+    def unheld(self, book: Book) -> list[str]:
+        """Relations in what is said to hold instead that the source's chapter does not find to hold."""
+        found = []
+        for name, entries in self.entries.items():
+            for entry in entries:
+                text = read_text(str(entry.get("corrected", "")), f"chapters/{SOURCES[name].chapter}.md")
+                told = [*text.faults, *(verdict_or_fault(book, relation) for relation in text.asserted)]
+                found += [f"{entry['id']}: {fault}" for fault in told if isinstance(fault, Fault)]
         return found
 
     def _faults(self, entry: dict, name: str, number: int):

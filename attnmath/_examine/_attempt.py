@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attnmath._examine import _contract
-from attnmath._examine._calls import Broken, Fault, message
+from attnmath._examine._calls import Broken, Fault, Stop, message
 from attnmath._examine._case import Answer, Case, Conventions
 from attnmath._examine._layouts import from_layout, scores_axes, to_layout
 
@@ -23,11 +24,22 @@ def asked(function: Callable, *args: Any, **options: Any) -> Any:
     """What the candidate's own code returns; Broken where it raises."""
     try:
         return function(*args, **options)
-    except Broken:
+    except (Broken, Stop):
         raise
-    except (Exception, SystemExit, KeyboardInterrupt, GeneratorExit) as error:
-        name = "inputs_modified" if IN_PLACE in str(error) else "raises"
-        raise Broken(Fault(name, message(error))) from error
+    except BaseException as error:  # it runs in a thread of its own, so that no one else's end is caught
+        said = message(error)
+        raise Broken(Fault("inputs_modified" if IN_PLACE in said else "raises", said)) from error
+
+
+@contextmanager
+def returned() -> Iterator[None]:
+    """While what came back is read, whatever it raises is its own fault."""
+    try:
+        yield
+    except (Broken, Stop):
+        raise
+    except Exception as error:
+        raise Broken(Fault("type", f"what it returns cannot be read: {message(error)}")) from error
 
 
 def attempt(
@@ -58,22 +70,25 @@ def attempt(
     grads = None
     if forward or lib.name == "numpy" or backward:
         O = seeded(lib.called, candidate.fn, args, options)
-        faults += _contract.check_output(lib, O, dO)
+        with returned():
+            faults += _contract.check_output(lib, O, dO)
         if backward and not forward:
             grads = seeded(backward, dO, *args, **options)
     else:
         O, pull = seeded(lib.differentiated, candidate.fn, args, options, bias, only)
-        faults += _contract.check_output(lib, O, dO)
+        with returned():
+            faults += _contract.check_output(lib, O, dO)
         grads = asked(pull, dO)
-    found = {"O": O}
-    if grads is not None or backward and not forward:
-        likes = args + ([options[bias]] if bias else [])
-        good, more = _contract.check_gradients(lib, grads, likes, only)
-        found |= good
-        faults += more
-    faults += watch.faults(found, bool(backward))
-    candidate.earlier = watch.kept(found)
-    read = {name: lib.read(x) for name, x in found.items()}
+    with returned():
+        found = {"O": O}
+        if grads is not None or backward and not forward:
+            likes = args + ([options[bias]] if bias else [])
+            good, more = _contract.check_gradients(lib, grads, likes, only)
+            found |= good
+            faults += more
+        faults += watch.faults(found, bool(backward))
+        candidate.earlier = watch.kept(found)
+        read = {name: lib.read(x) for name, x in found.items()}
     if not traits & {"poison", "empty row"}:
         faults += _contract.check_finite(read)
     dB = read.pop("dB", None)

@@ -103,7 +103,7 @@ def whole(case: Case, means: Conventions, f: Model) -> Answer:
     dA, dA_off = scores_vjp(f, x, w, O, O_off)
     if means.empty == "uniform":
         dA, dA_off = np.where(empty, 0.0, dA), np.where(empty, 0.0, dA_off)
-    S, S_off = gamma * dA, grown(abs(gamma) * dA, abs(gamma) * dA_off, f.entries)
+    S, S_off = gamma * dA, grown(abs(gamma) * dA, abs(gamma) * dA_off, f.entries, f.least_stored)
     off = {
         "Q": (S @ K, product(f, S, S_off, K, m + 10, stores_m)),
         "K": (T(S) @ Q, product(f, T(S), T(S_off), Q, n + 10, stores_n)),

@@ -1,8 +1,10 @@
 """Calling a function that is not trusted: in a thread of its own, and for a limited time."""
 
 import ctypes
+import os
 import queue
 import threading
+import traceback
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -25,7 +27,7 @@ class Broken(Exception):
         return self.args[0]
 
 
-class _Stop(BaseException):
+class Stop(BaseException):
     """Raised inside a call that takes too long."""
 
 
@@ -49,7 +51,7 @@ class Worker:
                         self.done.put((True, call()))
                 except BaseException as error:  # whatever the function raises, it is its fault
                     self.done.put((False, error))
-            except _Stop:  # it came too late, when the call had ended
+            except Stop:  # it came too late, when the call had ended
                 continue
 
     def call(self, function: Callable[[], Any], seconds: float) -> Any:
@@ -71,7 +73,7 @@ class Worker:
     def _hanging(self, seconds: float) -> Fault:
         """The thread is asked to stop, and left alone where it does not."""
         thread = ctypes.c_ulong(self.thread.ident)
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(_Stop))
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(Stop))
         try:
             self.done.get(timeout=1.0)
             end = "it could be stopped"
@@ -83,6 +85,16 @@ class Worker:
 
 def message(error: BaseException, length: int = 200) -> str:
     """An exception in one short line."""
-    lines = str(error).encode("utf-8", "replace").decode().strip().splitlines()
+    try:
+        lines = str(error).encode("utf-8", "replace").decode().strip().splitlines()
+    except Exception:  # its own __str__ raises
+        lines = []
     text = f"{type(error).__name__}: {lines[0].strip()}" if lines else type(error).__name__
     return text if len(text) <= length else text[: length - 3] + "..."
+
+
+def failure(error: BaseException) -> str:
+    """That the examination itself failed, and where: no word on what is examined."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "_examine" in f.filename]
+    place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+    return f"the examination itself failed: {message(error)}{place}"

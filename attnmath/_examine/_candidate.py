@@ -29,6 +29,10 @@ class Outcome:
     case: Case  # with the dropout that was drawn
 
 
+class BadDevice(ValueError):
+    """A device that is not there."""
+
+
 class Candidate:
     """Somebody's attention, and how it is called.
 
@@ -65,7 +69,8 @@ class Candidate:
 
     def __repr__(self) -> str:
         fn = self.fn.func if isinstance(self.fn, functools.partial) else self.fn
-        return getattr(fn, "__name__", type(fn).__name__)
+        name = getattr(fn, "__name__", None)
+        return name if isinstance(name, str) else type(fn).__name__
 
     # its library
 
@@ -115,7 +120,7 @@ class Candidate:
             self.arrays, self.framework = framework(name, dtype, self.device), name
             self.arrays.array(np.zeros(1))
         except (AssertionError, RuntimeError) as error:  # a device that is not there
-            raise ValueError(f"examine: device is {self.device!r}: {message(error)}") from error
+            raise BadDevice(f"examine: device is {self.device!r}: {message(error)}") from error
 
     # its calls
 

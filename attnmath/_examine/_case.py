@@ -26,7 +26,7 @@ class Conventions:
     mask: str | None = None  # "keep": True may attend; "drop": True may not; "add": a float, -inf
     causal: str | None = None  # "upper_left" or "lower_right"
     groups: str | None = None  # "blocks": head h reads h // (H/G); "interleaved": h mod G; "none"
-    scale: str | None = None  # "1/sqrt(d_k)", "1", "1/d_k", "1/sqrt(H d_k)", "log(2)/sqrt(d_k)", or a number
+    scale: str | None = None  # "1/sqrt(d_k)", "1", "1/d_k", ..., or a number: "0.7", "1/sqrt(32)"
     empty: str | None = None  # "zero", "uniform", "uniform with gradient", "nan"
     inside: str | None = None  # the format of the softmax, where it is not the candidate's dtype
 
@@ -42,6 +42,12 @@ SCALES = {
     "1/sqrt(H d_k)": lambda d_k, H: (H * d_k) ** -0.5,
     "log(2)/sqrt(d_k)": lambda d_k, H: np.log(2) * d_k**-0.5,
 }
+
+
+def constant(word: str) -> float:
+    """The number that a scale in words is: "0.7", or "1/sqrt(32)"."""
+    inside = word.removeprefix("1/sqrt(").removesuffix(")")
+    return float(word) if inside == word else 1 / np.sqrt(float(inside))
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +81,7 @@ class Case:
         s, name = self.sizes, means.scale or "1/sqrt(d_k)"
         if self.scale is not None:
             return self.scale
-        return SCALES[name](s["d_k"], s["H"]) if name in SCALES else float(name)
+        return SCALES[name](s["d_k"], s["H"]) if name in SCALES else constant(name)
 
     def owner(self, means: Conventions) -> np.ndarray:
         """For each query head its head of keys and values, H numbers below G."""

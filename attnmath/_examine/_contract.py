@@ -56,6 +56,8 @@ def check_array(lib: Any, name: str, x: Any, like: Any, source: str) -> list[Fau
     """Raise Broken unless x is an array of the shape of like; the faults that let it be read."""
     if not lib.is_array(x):
         raise Broken(Fault("type", f"{name} is {kind(x)}, where an array of {lib.name} is expected"))
+    if odd := lib.odd(x):
+        raise Broken(Fault("type", f"{name} is {odd}, where a plain array is expected"))
     got, want = lib.dtype_of(x), lib.dtype_of(like)
     if got not in DTYPES:
         raise Broken(Fault("integers", f"{name} has the dtype {got}, where {source} has {want}"))

@@ -102,14 +102,15 @@ def _mask(candidate: Candidate, means: Conventions, sizes: Sizes, rng: np.random
     case = problem(sizes, rng, keep=keep)
     scores = {}
     for kind in KINDS_OF_MASK:
-        seen = _pattern(candidate, means.told(mask=kind), case)
-        if seen is not None:
-            scores[kind] = (seen == keep).all(-1).mean()
+        W = weights(candidate, case, means.told(mask=kind))
+        if W is not None:  # of forms that agree the one that hides: True, added to a score, is only 1
+            seen, hidden = W > W.max(-1, keepdims=True) / 2, np.broadcast_to(~keep, W.shape)
+            scores[kind] = (seen == keep).all(-1).mean(), (W[hidden] == 0).mean()
     if not scores:
         error = candidate.run(case, means.told(mask="keep"), forward=True).error
         return {}, [_failed(error)]
     best = max(scores, key=scores.get)
-    if scores[best] > 0.5:
+    if scores[best][0] > 0.5:
         return {"mask": best}, []
     if all(_ignored(candidate, means.told(mask=kind), sizes, keep=keep) for kind in scores):
         return {}, [Finding("mistake", "mask_ignored", "the mask is ignored", cure="use it")]

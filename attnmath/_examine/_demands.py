@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from numbers import Integral
 
-from attnmath._examine._case import SCALES, Conventions
+from attnmath._examine._case import SCALES, Conventions, constant
 
 TOLD = {
     "layout": ("bhsd", "bshd", "sbhd", "bsd", "hsd", "shd", "sd"),
@@ -36,8 +36,8 @@ def demanded(conventions: Mapping[str, str] | None, layout: str | None) -> Conve
 def _number(x: object) -> bool:
     """Whether it is a number, or one in words."""
     try:
-        return math.isfinite(float(x))
-    except (TypeError, ValueError):
+        return math.isfinite(constant(str(x)))
+    except (ValueError, ZeroDivisionError):
         return False
 
 

@@ -4,7 +4,7 @@
 difference is exactly 0. One key has all the weight, so that O is a row of V, dV is made of
 rows of dO, and dQ and dK are 0. *Uniform* attention: Q = 0 or K = 0, and 4 or 16 keys that
 are seen. Then the weights are powers of two, the numbers are small whole ones, and every sum
-is exact, whatever its order.
+is exact, whatever its order. Only the scale may be split, and round where it multiplies.
 """
 
 from collections.abc import Collection
@@ -85,6 +85,16 @@ def exact_answer(case: Case, means: Conventions, dtype: str) -> Answer | None:
     return _exact(case, means, dtype) if one_key else None
 
 
+def exact_bounds(bits: Answer, off: Answer) -> Answer:
+    """0 but for the entries of dQ and dK, which are multiplied by the scale.
+
+    A program may split that, as log2(e) before 2**x and ln 2 on the way back, and either rounds.
+    Where dQ or dK is 0 throughout, there is nothing to multiply.
+    """
+    none = bits._make(None if x is None else 0 * x for x in bits)
+    return none._replace(**{x: getattr(off, x) for x in ("dQ", "dK") if np.any(getattr(bits, x))})
+
+
 def _exact(case: Case, means: Conventions, dtype: str) -> Answer | None:
     """The exact answer, if sums are exact and no other number is rounded but the log-sum-exp."""
     s = Steps(case, means)
@@ -94,8 +104,8 @@ def _exact(case: Case, means: Conventions, dtype: str) -> Answer | None:
     s = Steps(replace(case, keep=nearest_keys), means)  # all others have weight 0 in this format
     vanished = (nearest_keys | (far >= VANISHED[dtype])).all()
     counts = nearest_keys.sum(-1)
-    # With several keys the scale matters, and some programs multiply twice by its root.
-    dyadic = s.gamma == 0 or (counts == 1).all() or np.log2(abs(s.gamma)) % 2 == 0
+    # A scale that is no power of two rounds scores; with several keys, so does its root.
+    dyadic = s.gamma == 0 or np.log2(abs(s.gamma)) % (1 if (counts == 1).all() else 2) == 0
     if means.inside not in (None, dtype) or not (np.isin(counts, COUNTS).all() and vanished and dyadic):
         return None
     PR, G, answer = s.P * s.R, s.dP - s.D, s.answer()

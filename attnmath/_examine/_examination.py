@@ -4,22 +4,27 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from attnmath._examine._ablation import by_trait, vague
 from attnmath._examine._bounds import right_and_bounds
-from attnmath._examine._calls import Broken, Fault
+from attnmath._examine._calls import Broken, Fault, failure
 from attnmath._examine._candidate import Candidate
 from attnmath._examine._case import Case, Conventions
 from attnmath._examine._conventions import detect
 from attnmath._examine._diagnosis import diagnose
-from attnmath._examine._exact_problems import exact_answer, exact_cases
+from attnmath._examine._exact_problems import exact_answer, exact_bounds, exact_cases
 from attnmath._examine._failures import Failure, unnamed
 from attnmath._examine._families import cases
 from attnmath._examine._habits import probes
 from attnmath._examine._hazards import hazards
-from attnmath._examine._report import Finding, Problem, Report
+from attnmath._examine._own_output import another, chosen, compared, own_gradients, reference, times, wider
+from attnmath._examine._quantities import scale
+from attnmath._examine._report import UNLISTED, Finding, Problem, Report
 from attnmath._examine._smallest import smallest as smallest_case
 from attnmath._examine._special import short, special
 from attnmath._examine._yardstick import CONSTANT, judge
+from attnmath._roundoff import unit_roundoff
 
 # Threads that add in whatever order they finish: the numbers may still be right.
 HAZARDS = ("unordered_sums",)
@@ -61,6 +66,10 @@ class Examination:
             return self._report("not judged", self._contract() + self._refusals())
         self._options_refused()
         found = self._diagnosed() if self.failures else []
+        if any(x.kind == "unlisted" for x in found):
+            self.notes = [x for x in self.notes if x.kind == "convention"]
+            beside = [Finding("hazard", x.name, x.title) for x in self._contract()]
+            return self._report(UNLISTED, found + self._refusals(), beside)
         wrong = bool(self._contract()) or any(p.ratios and not p.passed for p in self.problems)
         wrong = wrong or any(x.kind == "mistake" for x in self.notes)
         lines = self._smallest() if smallest and self.failures else None
@@ -71,6 +80,11 @@ class Examination:
         beside += self._unusual()
         found = self._contract() + found + self._refusals()
         return self._report("wrong" if wrong else "right", found, beside, lines)
+
+    def failed(self, error: BaseException) -> Report:
+        """That the examination itself failed, and where: no word on the candidate."""
+        self.notes = []
+        return self._report("not judged", [Finding("unnamed", "examination", failure(error))])
 
     def _not_judged(self) -> list[Finding]:
         """What was demanded, or could be expected, and was not looked at."""
@@ -118,6 +132,9 @@ class Examination:
 
     def judged(self, case: Case, exact: bool = False) -> Problem:
         """One problem: what came, beside what is right and how far off it may be."""
+        sizes, fits = case.sizes, self.candidate.sizes
+        if fits is not None and fits.square and sizes["n"] != sizes["m"]:
+            return Problem(case.name, case.traits, {}, False, "it takes as many queries as keys alone")
         outcome = self.candidate.run(case, self.means)
         for fault in outcome.faults:
             self.faults[fault] = None
@@ -129,7 +146,7 @@ class Examination:
         want, off = right_and_bounds(case, self.means, self.dtype)
         bits = exact_answer(case, self.means, self.dtype) if exact else None
         if bits is not None:  # None: with its conventions something has to be rounded
-            verdicts = judge(got, bits, bits._make(None if x is None else 0 * x for x in bits), None)
+            verdicts = judge(got, bits, exact_bounds(bits, off), None)
         else:
             verdicts = judge(got, want, off, self.dtype)
         if self.forward_only:
@@ -158,11 +175,7 @@ class Examination:
             return [unnamed(min(self.failures, key=lambda f: f.size))]
         examination = self
         if self.dtype in ("bfloat16", "float16"):
-            wide = Candidate(self.candidate.fn, self.candidate.backward, options=self.candidate.options,
-                             framework=self.candidate.framework, dtype="float32",
-                             layout=self.candidate.layout, device=self.candidate.device,
-                             time_limit=self.candidate.time_limit)  # fmt: skip
-            other = Examination(wide, self.told, self.seed, self.say)
+            other = Examination(wider(self.candidate, "float32"), self.told, self.seed, self.say)
             other.means = self.means
             other.give(cases(self.takes, "float32", self.seed))
             if other.failures:
@@ -173,10 +186,42 @@ class Examination:
             found = diagnose(e.failures, e.means, e.dtype)
         if any(map(vague, found)):
             found = by_trait(e, found)
+        named = any(x.kind == "mistake" for x in found)
+        demanded = self.told != Conventions(layout=self.told.layout)
+        factor = [x.name for x in found] == ["O_scaled"]  # another function, if its gradients are those of O
+        if named and (demanded or not factor and all(x.kind == "mistake" for x in found)):
+            return found
+        other = self._another()  # where names do not explain all, they may fit by chance
+        if other and (other.kind == "unlisted" or not named):
+            return [other]
+        if named:
+            return found
         exact = any(f.case.traits & {"hard", "uniform"} for f in e.failures)  # no format is short for these
-        if [x.kind for x in found] == ["unnamed"] and not exact:
-            found = short(e.failures, e.means, e.dtype) or found
-        return found
+        return found if exact else short(e.failures, e.means, e.dtype) or found
+
+    def _another(self) -> Finding | None:
+        """That it is a function that is not in the list, and whether its gradients are those of its output."""
+        if {f.name for f in self._contract()} - {"not finite"} or any(x.kind == "mistake" for x in self.notes):
+            return None
+        if self.told.scale is not None:
+            asked = replace(self.means, scale=None), self.candidate.sizes, np.random.default_rng(1)
+            if found := scale(self.candidate, *asked)[0]:
+                title = f"the scale is {found['scale']}, and {self.told.scale} is demanded"
+                return Finding("mistake", "scale", title, cure="multiply Q K^T by the scale that is demanded")
+        some = chosen(self.candidate, self.dtype, self.seed)
+        other = reference(self.candidate, self.means, some)
+        short = unit_roundoff(self.dtype) > unit_roundoff("float32")
+        one = wider(self.candidate, "float32") if short and other else self.candidate
+        count = another(one, self.means, cases((), one.dtype, self.seed))
+        if count is None:
+            return None
+        where = f"its output is not that of attention in {count}"
+        if self.forward_only or other is None:
+            title = f"its gradients in {self.dtype}, which it takes alone, were not judged"
+            title = "no gradient was judged" if self.forward_only else title
+            return Finding("unlisted", "not compared", title, where)
+        found = compared(self.candidate, other, self.means, some)
+        return None if found is None else own_gradients(found, f"{where}{times(one, self.means, some)}")
 
     def solves(self, case: Case) -> bool:
         """Whether it solves a problem that is not counted; also where it does not take it."""

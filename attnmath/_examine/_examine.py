@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from attnmath._examine._candidate import Candidate
+from attnmath._examine._candidate import BadDevice, Candidate
 from attnmath._examine._demands import demanded, voice, whole_number
 from attnmath._examine._examination import Examination
 from attnmath._examine._report import Report
@@ -50,6 +50,12 @@ def examine(
                           layout=told.layout, device=device, time_limit=time_limit)  # fmt: skip
     seed = secrets.randbits(31) if seed is None else whole_number(seed)
     say = voice(progress, began)
-    report = Examination(candidate, told, seed, say).report(smallest)
+    examination = Examination(candidate, told, seed, say)
+    try:
+        report = examination.report(smallest)
+    except BadDevice:
+        raise
+    except (Exception, SystemExit, GeneratorExit) as error:  # of ours: it says nothing about the function
+        report = examination.failed(error)
     say("")
     return replace(report, seconds=time.perf_counter() - began, seed=seed)

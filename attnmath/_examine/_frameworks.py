@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnmath._examine._attempt import asked, keywords
+from attnmath._examine._attempt import asked, keywords, returned
 from attnmath._examine._calls import Broken, Fault
 from attnmath._examine._case import Case, Conventions
 from attnmath._examine._contract import kind
@@ -69,8 +69,9 @@ def refusal(candidate: Candidate) -> Fault | None:
             O, _ = asked(lib.differentiated, candidate.fn, args, options, None)
         else:
             O = asked(lib.called, candidate.fn, args, options)
-        if not lib.is_array(O):
-            raise Broken(Fault("type", f"it returns {kind(O)}"))
+        with returned():
+            if not lib.is_array(O):
+                raise Broken(Fault("type", f"it returns {kind(O)}"))
 
     layouts = [candidate.layout] if candidate.layout else ["bhsd", "hsd", "sd"]
     for (s, d), layout in itertools.product([(2, 2), (128, 64)], layouts):  # some take whole tiles alone

@@ -67,14 +67,20 @@ def _repeated(candidate: Candidate, means: Conventions, sizes: Sizes) -> list[Fa
         return []
     if names := unlike(one, two) or unlike(one, three) or unlike(four, five):
         what = f"{' and '.join(names)} of two calls with the same arguments differ"
-        size = max(largest(one, x) for x in (two, three, four))
+        size = max(largest(one, x) for x in (two, three, four, five))
         evidence = f"{what}, by {size:.1e} of the largest entry"
         if size < 64 * unit_roundoff(candidate.dtype):
             return [Fault("unordered_sums", f"{evidence}: sums are taken in whatever order")]
-        if size > 0.01 and largest(_minus(two, one), _minus(three, two)) < 1e-3:
+        if size > 0.01 and unlike(two, one) and largest(_minus(two, one), _minus(three, two)) < 1e-3:
             return [Fault("accumulates_into_grad", f"{what}: each call adds to what the call before left")]
         return [Fault("nondeterministic", evidence)]
     if names := unlike(one, four):
+        for _ in range(4):  # or it was chance that the same came twice
+            candidate.run(other, means)
+            again = candidate.run(case, means).answer
+            if again is None or unlike(again, four):
+                what = f"{' and '.join(names)} of two calls with the same arguments differ"
+                return [Fault("nondeterministic", what)]
         return [Fault("state", f"{' and '.join(names)} depend on the call before")]
     return []
 
@@ -113,7 +119,7 @@ def _stale(candidate: Candidate, means: Conventions, sizes: Sizes) -> list[Fault
         if None in answers:
             return []
         first, second = (largest(Steps(case, means).answer(), x) for case, x in zip(cases, answers))
-        if not (first <= 0.1 and second >= 0.2):  # also where one of them is NaN
+        if not (first <= 0.03 and second >= 0.2):  # also where one of them is NaN
             return []
     sentence = "right in the first call with new shapes, wrong in the second: it uses what it kept of the first"
     return [Fault("stale_kv", sentence)]
@@ -128,8 +134,8 @@ def _ordered(candidate: Candidate, means: Conventions, sizes: Sizes) -> list[Fau
         return []
     got = [getattr(answer, name) for name in GRADIENTS]
     for order in itertools.permutations(range(3)):
-        off = [np.abs(x - getattr(want, GRADIENTS[i])).max() for x, i in zip(got, order)]
-        if max(off) < 0.05 and order != (0, 1, 2):
+        near = [largest(Answer(getattr(want, GRADIENTS[i])), Answer(x)) < 0.05 for x, i in zip(got, order)]
+        if all(near) and order != (0, 1, 2):
             name = "kv_swapped" if order == (0, 2, 1) else "wrong_order"
             come = ", ".join(GRADIENTS[i] for i in order)
             return [Fault(name, f"the gradients come as {come}, where dQ, dK, dV are expected")]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from attnmath._examine._calls import failure
 from attnmath._examine._case import Conventions
 from attnmath._examine._layer_adapters import adapted
 from attnmath._examine._layer_described import Broken, Layer
@@ -48,12 +49,26 @@ def examine_layer(
     Derived in chapters/examine.md.
     """
     start = time.perf_counter()
-    told, broken = Conventions(**(conventions or {})), []
+    told = Conventions(**(conventions or {}))
     seed = secrets.randbits(31) if seed is None else seed
     layout = layout or told.layout
     own = Own(layer, weights or {}, backward, heads, mask, rotary, pairing, causal, layout, reading)
     own, candidates = _candidates(layer, weights, own)
     dtype = dtype or candidates[0].layer.dtype
+    try:
+        return _examined(own, candidates, told, dtype, seed, smallest, start)
+    except (Exception, SystemExit, GeneratorExit) as error:  # of ours: it says nothing about the layer
+        layer, said = candidates[0].layer, Finding("unnamed", "examination", failure(error))
+        return Report("not judged", layer.name, layer.framework, dtype, told, (said,), told=told, seed=seed,
+                      seconds=time.perf_counter() - start)  # fmt: skip
+
+
+def _examined(
+    own: Own | None, candidates: list[Known], told: Conventions, dtype: str, seed: int, smallest: bool,
+    start: float,
+) -> Report:  # fmt: skip
+    """The report on a layer that may be read in these ways."""
+    broken: list[Finding] = []
     known, agreed = understood(candidates, told, dtype, seed)
     if own is not None and own.mask is not None:
         known, why = with_mask(known, own, told, dtype, seed)

@@ -59,7 +59,7 @@ def possible(own: Own) -> Iterator[Known]:
             " keys and values"
             + ("" if hasattr(some, "requires_grad") else ", and then its weights")
         )
-    found = list(readings(own.weights, own.heads))
+    found = list(readings(own.weights, own.heads, alone=count == 1))
     if own.reading is not None:
         found = [(r, ours) for r, ours in found if r == own.reading]
     if not found:

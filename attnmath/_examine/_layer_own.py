@@ -88,8 +88,10 @@ def moved(x: np.ndarray, axes: str, sizes: Mapping[str, int], to: str) -> np.nda
     return x.reshape([(sizes | free)[c] for c in letters]).transpose([letters.index(c) for c in to.split()])
 
 
-def readings(weights: Mapping[str, Any], heads: int | None) -> list[tuple[Reading, Callable]]:
-    """All ways to read the parameters that fit their shapes, each with `ours`."""
+def readings(
+    weights: Mapping[str, Any], heads: int | None, alone: bool = False
+) -> list[tuple[Reading, Callable]]:
+    """All ways to read the parameters that fit their shapes, each with `ours`; alone: tokens are of one width."""
     named = roles(weights)
     shapes = {r: tuple(weights[name].shape) for r, name in named.items()}
     first = next(r for r in ("W_Q", "W_QKV", "W_KV") if r in shapes)
@@ -103,8 +105,8 @@ def readings(weights: Mapping[str, Any], heads: int | None) -> list[tuple[Readin
             W = ours({name: np.zeros(w.shape) for name, w in weights.items()})
         except ValueError:
             continue
-        (H, d, d_k), (G, _, k), v, o = W.W_Q.shape, W.W_K.shape, W.W_V.shape, W.W_O.shape
-        if k == d_k and v[0] == G and o == (H, v[2], d) and H % G == 0:
+        (H, d, d_k), (G, d_z, k), v, o = W.W_Q.shape, W.W_K.shape, W.W_V.shape, W.W_O.shape
+        if k == d_k and v[:2] == (G, d_z) and (d_z == d or not alone) and o == (H, v[2], d) and H % G == 0:
             found.append((reading, ours))
     alike = [x for x in found if x[0].into.startswith("(") != x[0].out.startswith("(")]
     return alike or found  # square matrices turned in two ways are a mistake
@@ -131,6 +133,11 @@ def _inputs(x: Mapping[str, np.ndarray], axes: str, H: int, out: tuple[int, ...]
             continue
         own = axes if (len(letters) > 1) == ("p" in axes) else _unpacked(axes) if "p" in axes else _packed(axes)
         own = own if kind == "W" else _without_d(own, w.ndim)
+        if letters == "QKV" and (parts := _grouped(w, own, H, out[1])):
+            to = "h d k" if kind == "W" else "h k"
+            moves = (moved(part, _unpacked(own), {"k": out[1]}, to) for part in parts)
+            found |= dict(zip([f"{kind}_{a}" for a in letters], moves))
+            continue
         sizes = _sizes(x, letters, own, H, out)
         to = ("p " if "p" in own else "") + ("h d k" if kind == "W" else "h k")
         parts = moved(w, own, sizes, to)
@@ -141,7 +148,7 @@ def _inputs(x: Mapping[str, np.ndarray], axes: str, H: int, out: tuple[int, ...]
 def _sizes(x: Mapping, letters: str, axes: str, H: int, out: tuple[int, ...]) -> dict[str, int]:
     """What is known of the sizes; keys and values may have fewer heads."""
     sizes = {"p": len(letters)} if "p" in axes else {}
-    if letters in ("Q", "QKV", "KV"):
+    if letters in ("Q", "QKV"):
         return sizes | {"h": H}
     return sizes | ({"k": out[1]} if letters == "V" else {"k": _d_k(x, H, out)})
 
@@ -150,6 +157,15 @@ def _d_k(x: Mapping, H: int, out: tuple[int, ...]) -> int:
     """The size of a query: that of W_Q with one of its axes for the tokens."""
     w = x["W_Q"]
     return w.size // (H * out[2])
+
+
+def _grouped(w: np.ndarray, axes: str, H: int, k: int) -> list[np.ndarray] | None:
+    """Q, K and V of a packed matrix one below the other, where keys and values have fewer heads."""
+    if "(p h k)" not in axes:
+        return None
+    axis = 0 if axes.startswith("(") else 1
+    G, rest = divmod(w.shape[axis] - H * k, 2 * k)
+    return None if rest or not 0 < G < H else np.split(w, [H * k, (H + G) * k], axis)
 
 
 def _unpacked(axes: str) -> str:

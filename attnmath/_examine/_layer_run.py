@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from attnmath._examine._calls import message
 from attnmath._examine._layer_case import LayerAnswer, LayerCase
 from attnmath._examine._layer_described import Broken, Layer
 from attnmath._examine._layer_libraries import RUNNERS, array, by_numpy, lent, tensors
@@ -18,8 +19,10 @@ def run(
         Y, back = runner(layer, case, numbers, dtype, train)
     except Broken:
         raise
-    except (Exception, SystemExit) as error:
-        raise Broken("raises", f"it raises {type(error).__name__}: {str(error)[:300]}") from error
+    except KeyboardInterrupt:  # the reader's
+        raise
+    except BaseException as error:
+        raise Broken("raises", f"it raises {message(error, 300)}") from error
     want = dict(X=case.X.shape, **layer.shapes) | ({"Z": case.Z.shape} if case.Z is not None else {})
     _fits("the output", Y, case.dY.shape)
     for name, shape in want.items():
@@ -37,8 +40,10 @@ def forward(layer: Layer, case: LayerCase, numbers: Mapping[str, np.ndarray], dt
     with torch.no_grad(), lent(layer, numbers, dtype, False, False):
         try:
             Y = layer.call(*tensors(case, dtype))
-        except Exception as error:
-            line = f"it raises {type(error).__name__} under torch.no_grad(): {str(error)[:300]}"
+        except KeyboardInterrupt:  # the reader's
+            raise
+        except BaseException as error:
+            line = f"it raises under torch.no_grad(): {message(error, 300)}"
             raise Broken("raises", line) from error
         return array("the output", Y)
 

@@ -64,6 +64,10 @@ class Numpy:
         """Whether x is an array of this library."""
         return isinstance(x, np.ndarray)
 
+    def odd(self, x: Any) -> str | None:
+        """What makes an array one that cannot be read entry by entry; mostly nothing."""
+        return None
+
     def dtype_of(self, x: Any) -> str:
         """The name of the dtype of x."""
         return str(x.dtype).rpartition(".")[2]

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 
 from attnmath._examine._candidate import Candidate
-from attnmath._examine._case import SCALES, Conventions
+from attnmath._examine._case import SCALES, Conventions, constant
 from attnmath._examine._probes import Sizes, problem, weights
 from attnmath._examine._report import Finding
 from attnmath._examine._steps import Steps
-from attnmath._roundoff import nearest
+from attnmath._roundoff import nearest, unit_roundoff
 
 SHORTER = {"float64": ("bfloat16", "float16", "float32"), "float32": ("bfloat16", "float16")}
 
@@ -18,26 +18,70 @@ def scale(candidate: Candidate, means: Conventions, sizes: Sizes, rng: np.random
     """gamma, from the odds of two keys whose scores are known, matched with the usual ones."""
     if means.scale is not None:
         return {}, []
-    found = {d_k: _gamma(candidate, means, replace(sizes, d_k=d_k), rng) for d_k in (sizes.d_k, 2 * sizes.d_k)}
-    found = {d_k: gamma for d_k, gamma in found.items() if gamma is not None}
+    read = {d_k: _gamma(candidate, means, replace(sizes, d_k=d_k), rng) for d_k in (sizes.d_k, 2 * sizes.d_k)}
+    found = {d_k: x for d_k, x in read.items() if x is not None}
     if not found:
         return {}, [Finding("unnamed", "scale_unexplained", "the weights do not move with Q K^T")]
-    off = {name: max(abs(np.log(gamma / f(d_k, sizes.H))) for d_k, gamma in found.items())
-           for name, f in SCALES.items()}  # fmt: skip
-    best = min(off, key=off.get)
-    if off[best] < 0.03:  # nearer than to any other; how exact it is, the problems tell
+    with np.errstate(invalid="ignore"):
+        logs = {name: max(abs(np.log(gamma / f(d_k, sizes.H))) for d_k, (gamma, _) in found.items())
+                for name, f in SCALES.items()}  # fmt: skip
+    best = min(logs, key=logs.get)
+    if logs[best] < 0.03:  # nearer than to any other; how exact it is, the problems tell
         return {"scale": best}, []
-    values = list(found.values())
-    number = f"{values[0]:.4g}"
-    same = all(abs(gamma / float(number) - 1) < 1e-3 for gamma in values) if float(number) else False
-    if len(values) > 1 and same:  # as above, the problems tell how exact it is
-        return {"scale": number}, []
-    read = ", ".join(f"{gamma:.6g} for d_k = {d_k}" for d_k, gamma in found.items())
-    return {}, [Finding("unnamed", "scale_unexplained", f"the scale is none of the usual ones: {read}")]
+    (gamma, off), *others = sorted(found.values(), key=lambda x: x[1])
+    if all(abs(gamma - x) <= off + more for x, more in others):  # the same for every d_k
+        return {"scale": _in_words(gamma, off, candidate.dtype)}, []
+    said = ", ".join(f"{gamma:.6g} for d_k = {d_k}" for d_k, (gamma, _) in found.items())
+    return {}, [Finding("unnamed", "scale_unexplained", f"the scale is none of the usual ones: {said}")]
 
 
-def _gamma(candidate: Candidate, means: Conventions, sizes: Sizes, rng: np.random.Generator) -> float | None:
-    """The scale of the scores: log-odds between two keys, of which one has a score of x."""
+def _in_words(gamma: float, off: float, dtype: str) -> str:
+    """A constant scale: a short decimal or 1/sqrt(d), if one is as near as it is known; else as it was read."""
+    decimals = [f"{gamma:.{digits}g}" for digits in range(1, 7)]
+    roots = [f"1/sqrt({round(gamma**-2)})"] if 0.04 < gamma <= 1 else []
+    for most in (off, off + unit_roundoff(dtype) * abs(gamma)):  # a program may round it to its format
+        for words in ([*decimals[:2], *roots], decimals[2:]):
+            best = min(words, key=lambda word: abs(constant(word) - gamma))
+            if abs(constant(best) - gamma) <= most:
+                return best
+    digits = int(np.ceil(-np.log10(off / abs(gamma)))) + 1
+    return f"{gamma:.{min(digits, 17)}g}"
+
+
+def _gamma(
+    candidate: Candidate, means: Conventions, sizes: Sizes, rng: np.random.Generator
+) -> tuple[float, float] | None:
+    """The scale of the scores, and how far it may be off, from many rows by least squares.
+
+    Read from the log-odds of two keys, of which one has a score of gamma x and the other 0.
+    """
+    rough = _rough(candidate, means, sizes, rng)
+    if rough is None:
+        return None
+    xs, ys = [], []
+    for _ in range(8):
+        case = problem(sizes, rng)
+        x = nearest(rng.uniform(0.5, 3.0, case.Q.shape[:-1]) / abs(rough), candidate.dtype)
+        case.Q[..., 0] = x
+        W = weights(candidate, case, means)
+        if W is None:
+            return None
+        with np.errstate(all="ignore"):
+            odds = np.log(W[..., 0] / W[..., 1])
+        seen = np.isfinite(odds) & np.isfinite(x)
+        xs.append(x[seen])
+        ys.append(odds[seen])
+    x, y = np.concatenate(xs), np.concatenate(ys)
+    if x.size < 8:
+        return None
+    gamma = float(x @ y / (x @ x))
+    spread = float(np.sqrt(np.mean((y - gamma * x) ** 2) / (x @ x)))
+    off = 4 * spread + max(unit_roundoff(candidate.dtype) / 16, 2.0**-50) * abs(gamma)
+    return (gamma, off) if off < 0.1 * abs(gamma) else None
+
+
+def _rough(candidate: Candidate, means: Conventions, sizes: Sizes, rng: np.random.Generator) -> float | None:
+    """The scale to a digit or two, which says what scores to ask for."""
     x = 2.0 ** np.round(np.log2(sizes.d_k) / 2)
     for _ in range(6):
         case = problem(sizes, rng)
@@ -47,12 +91,12 @@ def _gamma(candidate: Candidate, means: Conventions, sizes: Sizes, rng: np.rando
             return None
         with np.errstate(all="ignore"):
             odds = float(np.median(np.log(W[..., -1, 0] / W[..., -1, 1])))
-        if not np.isfinite(odds) or odds > 4:
+        if not np.isfinite(odds) or abs(odds) > 4:
             x /= 8
-        elif 0 < odds < 0.25:
+        elif 0 < abs(odds) < 0.25:
             x *= 8
         else:
-            return odds / x if odds > 0 else None
+            return odds / x if odds else None
     return None
 
 

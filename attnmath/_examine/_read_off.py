@@ -3,7 +3,7 @@
 With the identity for V the output of a head is its table of weights P, and every question about
 a convention is one about this table. A library is a function f(Q, K, V, dO=None, **options) of
 NumPy's arrays (batch, head, row, feature); it returns the output or, given dO, the gradients.
-Each question has one answer, in the words of chapters/conventions.yml.
+Each question has one answer, in the words of conventions.toml, beside this file.
 """
 
 import warnings

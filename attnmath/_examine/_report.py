@@ -9,8 +9,9 @@ from typing import Any, Self
 from attnmath._examine import _report_markup, _report_text
 from attnmath._examine._case import Conventions
 
-KINDS = "contract", "mistake", "unnamed", "convention", "hazard"
-VERDICTS = {"right": 0, "wrong": 1, "not judged": 2}  # and the exit status of each
+KINDS = "contract", "mistake", "unnamed", "unlisted", "convention", "hazard"
+UNLISTED = "not in the list"
+VERDICTS = {"right": 0, "wrong": 1, "not judged": 2, UNLISTED: 3}  # and the exit status of each
 
 
 @dataclass(frozen=True)
@@ -72,12 +73,17 @@ class Report:
 
     @property
     def wrong(self) -> bool:
-        """Whether it is wrong; False too where nothing could be judged."""
+        """Whether it is wrong; False too where nothing could be judged, or it is not in the list."""
         return self.verdict == "wrong"
 
     @property
+    def unlisted(self) -> bool:
+        """Whether it is no attention of the list; its findings say whether its gradients are its own."""
+        return self.verdict == UNLISTED
+
+    @property
     def status(self) -> int:
-        """The exit status: 0 right, 1 wrong, 2 not judged."""
+        """The exit status: 0 right, 1 wrong, 2 not judged, 3 not in the list."""
         return VERDICTS[self.verdict]
 
     @property
@@ -88,13 +94,17 @@ class Report:
     def __str__(self) -> str:
         return _report_text.text(self)
 
-    def raise_if_wrong(self) -> None:
+    def raise_if_wrong(self, *, unlisted: bool = False) -> None:
         """Raise AssertionError with the report, unless it is right.
 
         What could not be judged raises too, as does an output without its gradients: a test that
-        judged nothing must not pass.
+        judged nothing must not pass. So does a function that is not in the list, for its output
+        was compared with nothing; with unlisted=True it passes if its gradients are those of its
+        own output.
         """
         __tracebackhide__ = True
+        if unlisted and self.unlisted and any(f.name == "own gradients" for f in self.findings):
+            return
         if not self.right or any(f.name == "forward only" for f in self.findings):
             raise AssertionError(str(self))
 

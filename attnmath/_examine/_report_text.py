@@ -34,7 +34,10 @@ def sentence(report: Report) -> str:
             n = len(report.hazards)
             parts.append("with a hazard" if n == 1 else f"with {n} hazards")
         return ", ".join(parts)
-    first = main_findings(report)
+    if report.unlisted:
+        said = next((f.title for f in report.findings if f.kind == "unlisted"), "")
+        return f"not an attention of the list; {said}" if said else "not an attention of the list"
+    first = main_findings(report) or [f for f in report.findings if f.name == "refuses"]
     why = f": {first[0].title}" if first else ""
     more = f" (and {len(first) - 1} more)" if len(first) > 1 else ""
     if report.wrong:
@@ -44,7 +47,7 @@ def sentence(report: Report) -> str:
 
 def main_findings(report: Report) -> list[Finding]:
     """The findings that make the verdict, those with a name first."""
-    order = ("contract", "mistake", "unnamed")
+    order = ("contract", "mistake", "unnamed", "unlisted")
     return sorted((f for f in report.findings if f.kind in order), key=lambda f: order.index(f.kind))
 
 

@@ -56,7 +56,7 @@ STEPS: dict[str, Step] = {
     "V": lambda s: s.case.V,
     "dO": lambda s: s.case.dO,
     "R": lambda s: np.ones_like(s.A) if s.case.R is None else s.case.R,
-    "gamma": lambda s: s.case.gamma(s.means),
+    "gamma": lambda s: np.float64(s.case.gamma(s.means)),  # that of NumPy can be divided by when it is 0
     "owner": lambda s: s.case.owner(s.means),
     "seen": lambda s: s.case.seen(s.means),
     "bias": lambda s: 0.0 if s.case.bias is None else s.case.bias,

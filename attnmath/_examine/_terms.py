@@ -56,6 +56,8 @@ def fits(case: Case, means: Conventions, got: Answer, off: Answer) -> Iterator[t
         every = np.stack([t.ravel() for t in (*dP, *D)], 1)
         size = np.abs(every).sum(1)
         least = bound.ravel() + 1e-15 * size
+        if not (np.isfinite(every).all() and np.isfinite(least).all()):
+            continue
         weigh = 1 / np.where(least > 0, least, max(least.max(initial=0.0), 1e-300))
         c, _, rank, sizes = np.linalg.lstsq(every * weigh[:, None], x.ravel() * weigh, rcond=None)
         if rank < every.shape[1] or every.shape[0] < 2 * every.shape[1]:

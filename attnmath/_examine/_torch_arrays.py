@@ -32,6 +32,13 @@ class Torch(Numpy):
     def is_array(self, x: Any) -> bool:
         return isinstance(x, self.torch.Tensor)
 
+    def odd(self, x: Any) -> str | None:
+        if x.device.type == "meta":
+            return "a tensor on meta, without numbers"
+        if x.is_nested or x.layout != self.torch.strided:
+            return "a nested tensor" if x.is_nested else f"a tensor with the layout {x.layout}"
+        return None
+
     def read(self, x: Any) -> np.ndarray:
         x = x.detach().cpu()
         x = x.double() if x.is_floating_point() else x

@@ -46,8 +46,8 @@ def typical(case: Case, means: Conventions, dtype: str) -> Answer | None:
     both = own + P2 * D_off + 2 * dA2 * shared
     of_rows = (s.P @ s.keys) ** 2 * D_off + 2 * (s.dA @ s.keys) ** 2 * shared
     per_n, per_m = 1 + case.Q.shape[2] // ROWS, 1 + case.K.shape[2] // ROWS
-    dQ_off = g2 * ((own + per_m * u * dA2) @ K2 + of_rows) + (4 + per_m) * u * s.dQ**2 + least
-    dK_off = g2 * T(both + per_n * u * dA2) @ Q2 + (4 + per_n) * u * s.dkeys**2 + least
+    dQ_off = g2 * ((own + per_m * u * dA2) @ K2 + of_rows) + least * shown @ K2 + (4 + per_m) * u * s.dQ**2 + least
+    dK_off = T(g2 * (both + per_n * u * dA2) + least * shown) @ Q2 + (4 + per_n) * u * s.dkeys**2 + least
     dV_off = T(PR_off + per_n * u * PR2) @ dO2 + (2 + per_n) * u * s.dvalues**2 + least
     dK_off = grouped(dK_off, s.owner, G) + 2 * u * s.dK**2
     dV_off = grouped(dV_off, s.owner, G) + 2 * u * s.dV**2

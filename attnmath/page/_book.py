@@ -9,9 +9,11 @@ from attnmath.page._cast import Cast, Setting, define, locals_of
 from attnmath.page._chapter import Chapter, Display, read
 from attnmath.page._nodes import Misfit, PageError
 from attnmath.page._oracles import Independent, NumPyScene
+from attnmath.page._promise import left_sides
 from attnmath.page._scene import Scene
 from attnmath.page._scope import scope
 from attnmath.page._slopes import loss_gradient
+from attnmath.page._trial import Trial
 
 # Free letters once with both signs and once positive, for logarithms and roots.
 FREE = (Setting("signed", 1), Setting("positive", 2))
@@ -28,11 +30,13 @@ class Book:
     ):
         self.chapters, self.casts, self.before = chapters, casts, before
         self.displays = {d.label: d for c in chapters for d in c.displays}
+        self.relations = {d.label: d for c in chapters if casts.get(c.stem) for d in c.asserted}
         names: dict[str, Cast] = {}
         for cast in (cast for of_chapter in casts.values() for cast in of_chapter):
             if names.setdefault(cast.name, cast) is not cast:
                 raise ValueError(f"two casts have the name {cast.name!r}")
         self._scenes: dict = {}
+        self._casts: dict = {}
 
     @classmethod
     def at(cls, root: Path) -> "Book":
@@ -94,6 +98,64 @@ class Book:
         if display.kind == "err" and isinstance(error, Misfit):  # it is judged, not refused
             return casts[-number]
         raise error
+
+    def casts_of(self, display: Display) -> tuple[Cast, ...]:
+        """All casts of the chapter that know the display; `cast_of` is the first of them.
+
+        A cast knows a display if it has its letters, with the axes that they have in the first
+        cast, if the same of them and the same gradients are held still, and if its lines can be
+        computed there, true or not. A definition, which says what a letter of its cast is, belongs
+        to that cast alone; and so does a published formula that fails (err:), whose letters mean
+        what its source says.
+        """
+        key = display.label, display.text
+        if key not in self._casts:
+            first = self.cast_of(display)
+            rest = [cast for cast in self.casts[Path(display.path).stem] if cast is not first]
+            is_alone = display.kind == "err" or self._defines(display, first)
+            known = () if is_alone else filter(lambda cast: self._knows(cast, display, first), rest)
+            self._casts[key] = (first, *known)
+        return self._casts[key]
+
+    def stage(self, display: Display, kind: type = NumPyScene) -> tuple[Scene, ...]:
+        """All scenes in which a display has to hold."""
+        return sum((self.scenes(cast, kind) for cast in self.casts_of(display)), ())
+
+    def derivation(self, display: Display) -> Display | None:
+        """What argues for an inequality: a `why:` of its name, with one too, above it on its page."""
+        found = self.displays.get(f"why:{display.name}")
+        if display.kind == "why" or not (found and found.has_inequality and display.has_inequality):
+            return None
+        is_above = found.path == display.path and found.line < display.line
+        return found if is_above else None
+
+    def _defines(self, display: Display, cast: Cast) -> bool:
+        if any(spec.origin == display.label for spec in cast.letters.values()):
+            return True
+        lefts = left_sides(display.statements, self.scenes(cast)[0])
+        return display.kind == "eq" and any(
+            not prefix and cast.letters[k].is_primal for prefix, k in lefts if k in cast.letters
+        )
+
+    def _knows(self, cast: Cast, display: Display, first: Cast) -> bool:
+        names = {n.args for s in display.statements for n in s.nodes() if n.kind == "name"}
+        letters = {first.rows.get(k, k) for _, k in names} & first.letters.keys()
+        if any(cast.rows.get(k, k) not in cast.letters for k in letters):
+            return False
+        if any(cast.letters[k].axes != first.letters[k].axes for k in letters & cast.letters.keys()):
+            return False
+        if letters & set(first.constants) != letters & set(cast.constants) or cast.moving != first.moving:
+            return False
+        return all(self._computes(cast, display.statements, k) for k in range(len(display.statements)))
+
+    def _computes(self, cast: Cast, statements: tuple, k: int) -> bool:
+        try:
+            scene = self.paired(statements, self.scenes(cast)[0])
+            for _ in Trial(statements, scene).run((k,), ignore=True):
+                pass
+        except PageError as error:
+            return error.kind == "value"
+        return True
 
     def check_names(self, statements: tuple, cast: Cast) -> None:
         scene = self.scenes(cast)[0].paired(self.outputs(statements, cast))

@@ -19,7 +19,18 @@ from attnmath.page._casts_examine import EXAMINE
 from attnmath.page._casts_flash import FLASH
 from attnmath.page._casts_heads import ABLATION, REMOVAL
 from attnmath.page._casts_jvp import FORWARD, SECOND_TANGENT
-from attnmath.page._casts_layer import CONCATENATION, GROUPED, LAYER, LINEAR, LINEAR_BATCH, SELF, empty_row
+from attnmath.page._casts_layer import (
+    CONCATENATION,
+    GROUPED,
+    LAYER,
+    LINEAR,
+    LINEAR_BATCH,
+    SELF,
+    empty_row,
+    first_zero,
+    last_row_empty,
+    together,
+)
 from attnmath.page._casts_limits import BALL, FINITE, REACH
 from attnmath.page._casts_masks import DROPOUT, EQUAL, MASKS
 from attnmath.page._casts_merge import SCRATCHED
@@ -47,19 +58,32 @@ def _default_scale(values: dict, sizes: dict) -> None:
 
 
 def _permutation(values: dict, sizes: dict) -> None:
+    """All keys move on by one place."""
     values["Pi"] = np.roll(np.eye(sizes["m"]), 1, axis=0)
 
 
+def _some_move(values: dict, sizes: dict) -> None:
+    """The first key stays, and so do those after the fourth; the three between change places."""
+    values["Pi"] = np.eye(sizes["m"])[[0, 2, 3, 1, *range(4, sizes["m"])]]
+
+
+def _two_exchanged(values: dict, sizes: dict) -> None:
+    values["Pi"] = np.eye(sizes["m"])[[1, 0, *range(2, sizes["m"])]]
+
+
 def _masked_entries(values: dict, sizes: dict) -> None:
-    values["A"][0, 1] = values["A"][2, 3] = -np.inf
+    values["A"][1, 1] = values["A"][2, 0] = values["A"][2, 3] = -np.inf
 
 
-def _together(*changes):
-    def change(values: dict, sizes: dict) -> None:
-        for one in changes:
-            one(values, sizes)
+def _masked_row(values: dict, sizes: dict) -> None:
+    values["a"][0, 2] = -np.inf
 
-    return change
+
+def _rows_empty(values: dict, sizes: dict) -> None:
+    """Two queries may attend to nothing, no other to the first key, and one not to the second."""
+    values["B"] = values["B"].copy()
+    values["B"][1, 1] = -np.inf
+    values["B"][:, 0] = values["B"][2] = values["B"][-1] = -np.inf
 
 
 SOFTMAX = Cast(
@@ -81,7 +105,7 @@ SOFTMAX = Cast(
     settings=(
         Setting("random", 1),
         Setting("random again", 2),
-        Setting("n = m", 3, {"n": 5}),
+        Setting("n = m, one entry of a masked", 3, {"n": 5}, _masked_row),
         Setting("n > m", 5, {"n": 3, "m": 2}),
         Setting("masked entries", 4, change=_masked_entries),
     ),
@@ -107,21 +131,22 @@ HEAD = Cast(
     outputs=("O",),
     rows={"q": "Q", "k": "K", "v": "V", "o": "O"},
     settings=(
-        Setting("random bias", 11, change=_permutation),
-        Setting("no bias", 12, change=_together(_permutation, _zero_bias)),
-        Setting("causal", 13, change=_together(_permutation, _causal)),
-        Setting("empty row", 14, change=_together(_permutation, empty_row)),
+        Setting("random bias, but for the first query", 11, change=together(_permutation, first_zero("B"))),
+        Setting("no bias", 12, change=together(_two_exchanged, _zero_bias)),
+        Setting("causal", 13, change=together(_permutation, _causal)),
+        Setting("empty row", 14, change=together(_some_move, empty_row)),
+        Setting("n = m, two empty rows", 17, {"n": 5}, change=together(_some_move, _rows_empty)),
         Setting(
             "sizes in another order, causal",
             16,
             {"n": 3, "m": 2, "d_k": 4, "d_v": 5},
-            change=_together(_permutation, _causal),
+            change=together(_permutation, _causal),
         ),
         Setting(
             "n = m, causal, default scale",
             15,
             {"n": 5},
-            change=_together(_permutation, _causal, _default_scale),
+            change=together(_permutation, _causal, _default_scale),
         ),
     ),
 )
@@ -142,7 +167,9 @@ BATCH = Cast(
     outputs=("O",),
     settings=(
         Setting("random bias", 21),
-        Setting("sizes in another order", 23, {"n": 5, "m": 4, "d_k": 6, "d_v": 3, "H": 2}),
+        Setting(
+            "sizes in another order", 23, {"n": 5, "m": 4, "d_k": 6, "d_v": 3, "H": 2}, last_row_empty
+        ),
         Setting("empty row", 22, change=empty_row),
     ),
 )

@@ -7,7 +7,7 @@ from attnmath.page._cast import Cast, Letter, Setting
 
 def _calm(values: dict, sizes: dict) -> None:
     """A wave that is not too steep anywhere, so that no number is nearly zero beside others."""
-    values["x"] = np.linspace(-1, 1, sizes["n"])[:, None]
+    values["x"] = (np.arange(sizes["n"]) / 2 - 3 / 4)[:, None]
     values["t"], values["c"] = values["t"] / 4, values["c"] / 4
 
 

@@ -6,7 +6,7 @@ from attnmath.page._cast import Cast, Letter, Setting
 
 
 def _small_epsilon(values: dict, sizes: dict) -> None:
-    values["epsilon"] = np.full((1, 1), 1e-5)
+    values["epsilon"] = np.full((1, 1), 2.0**-17)
 
 
 def _probabilities(values: dict, sizes: dict) -> None:
@@ -37,6 +37,7 @@ NORM = Cast(
         "Y": Letter(("n", "d"), "eq:layer_norm"),
     },
     outputs=("Y",),
+    names={"hat X": "X_hat"},
     constants=("epsilon",),
     settings=(
         Setting("random", 81),
@@ -89,7 +90,7 @@ LOSS = Cast(
     letters={
         "A": Letter(("n", "m")),
         "E": Letter(("n", "m")),
-        "P": Letter(("n", "m"), "eq:cross_entropy"),
+        "P": Letter(("n", "m"), "eq:attention_map"),
         "Lambda": Letter(("n", "m"), "eq:cross_entropy"),
         "ell": Letter(("1", "1"), "eq:cross_entropy"),
     },

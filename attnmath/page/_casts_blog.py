@@ -3,6 +3,7 @@
 import numpy as np
 
 from attnmath.page._cast import Cast, Letter, Setting
+from attnmath.page._casts_layer import together
 
 FORWARD = "prp:blog_forward"
 
@@ -34,14 +35,6 @@ INSIDE = {
 
 GENERIC = {"n": 4, "m": 5, "d": 9, "d_z": 7, "d_k": 3, "d_v": 8, "H": 2}
 REORDERED = {"n": 5, "m": 2, "d": 4, "d_z": 8, "d_k": 7, "d_v": 9, "H": 3}
-
-
-def together(*changes):
-    def change(values: dict, sizes: dict) -> None:
-        for one in changes:
-            one(values, sizes)
-
-    return change
 
 
 def light(values: dict, sizes: dict) -> None:
@@ -77,7 +70,7 @@ def _no_guard(values: dict, sizes: dict) -> None:
 
 def _low(values: dict, sizes: dict) -> None:
     """A number that is small itself, and large beside the exponentials of low scores."""
-    values["epsilon"] = np.full((1, 1), 1e-4)
+    values["epsilon"] = np.full((1, 1), 2.0**-13)
     values["B"] = values["B"] - 15
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from attnmath.page._cast import Cast, Letter, Setting
-from attnmath.page._casts_layer import empty_row
+from attnmath.page._casts_layer import empty_row, first_zero, last_row_empty, together
 
 
 def _tile(values: dict, sizes: dict) -> None:
@@ -14,6 +14,11 @@ def _tile(values: dict, sizes: dict) -> None:
 def _tile_and_empty_row(values: dict, sizes: dict) -> None:
     _tile(values, sizes)
     empty_row(values, sizes)
+
+
+def _tile_and_last_row_empty(values: dict, sizes: dict) -> None:
+    _tile(values, sizes)
+    last_row_empty(values, sizes)
 
 
 def _no_bias(values: dict, sizes: dict) -> None:
@@ -42,9 +47,11 @@ BUGS = Cast(
     outputs=("O",),
     rows={"q": "Q", "k": "K", "v": "V", "o": "O"},
     settings=(
-        Setting("random bias", 601, change=_tile),
+        Setting("random bias, but for the first query", 601, change=together(_tile, first_zero("B"))),
         Setting("empty row", 602, change=_tile_and_empty_row),
-        Setting("sizes in another order", 603, {"n": 3, "m": 6, "d_k": 2, "d_v": 5}, _tile),
+        Setting(
+            "sizes in another order", 603, {"n": 3, "m": 6, "d_k": 2, "d_v": 5}, _tile_and_last_row_empty
+        ),
         Setting("no bias", 605, change=_no_bias),
         Setting("n = m, no bias", 604, {"n": 5}, _no_bias),
     ),

@@ -3,7 +3,7 @@
 import numpy as np
 
 from attnmath.page._cast import Cast, Letter, Setting
-from attnmath.page._casts_layer import WEIGHTS, calm, empty_row, inside, masked, own
+from attnmath.page._casts_layer import WEIGHTS, calm, empty_row, inside, last_row_empty, masked, own
 
 JACOBIANS = Cast(
     name="jacobians",
@@ -20,7 +20,7 @@ JACOBIANS = Cast(
         "A": Letter(("n", "m"), "eq:attention_map"),
         "P": Letter(("n", "m"), "eq:attention_map"),
         "O": Letter(("n", "d_v"), "eq:attention_map"),
-        "U": Letter(("n", "d_v", "m"), "prp:own_scores"),
+        "U": Letter(("n", "d_v", "m"), "eq:jacobians"),
         "J^Q": Letter(("n", "d_v", "n", "d_k"), "eq:jacobians"),
         "J^K": Letter(("n", "d_v", "m", "d_k"), "eq:jacobians"),
         "J^V": Letter(("n", "d_v", "m", "d_v"), "eq:jacobians"),
@@ -31,7 +31,7 @@ JACOBIANS = Cast(
     settings=(
         Setting("causal", 506, change=calm(masked)),
         Setting("empty row", 502, change=calm(empty_row)),
-        Setting("sizes in another order", 503, {"n": 4, "m": 3, "d_k": 5, "d_v": 2}, calm()),
+        Setting("sizes in another order", 503, {"n": 4, "m": 3, "d_k": 5, "d_v": 2}, calm(last_row_empty)),
     ),
 )
 
@@ -42,7 +42,7 @@ SELF_JACOBIAN = Cast(
         "X": Letter(("n", "d")),
         **own(WEIGHTS),
         **own(inside("eq:self_attention")),
-        "U": Letter(("H", "n", "d", "n"), "prp:own_scores_of_heads"),
+        "U": Letter(("H", "n", "d", "n"), "eq:self_attention_jacobian"),
         "J": Letter(("n", "d", "n", "d"), "eq:self_attention_jacobian"),
     },
     outputs=("Y",),
@@ -60,12 +60,12 @@ def small_scale(values: dict, sizes: dict) -> None:
     values["lambda"] = values["lambda"] / 2
 
 
-def reading(chi: float):
+def reading(chi: float, order: tuple = (-1, 0, 1)):
     """The softmax of each row (1) or of each column (0), a permutation, calm scores."""
 
     def change(values: dict, sizes: dict) -> None:
         small_scale(values, sizes)
-        values["Pi"] = np.roll(np.eye(sizes["m"]), 1, axis=0)
+        values["Pi"] = np.eye(sizes["m"])[list(order)]
         values["chi"] = np.full((1, 1), float(chi))
 
     return change
@@ -115,8 +115,8 @@ COLUMNS = Cast(
     settings=(
         Setting("rows", 521, change=reading(1)),
         Setting("columns", 522, change=reading(0)),
-        Setting("columns, more features", 523, OTHER_SIZES, reading(0)),
-        Setting("n = m, rows", 524, {"n": 3}, reading(1)),
+        Setting("columns, more features", 523, OTHER_SIZES, reading(0, (1, 0))),
+        Setting("n = m, rows", 524, {"n": 3}, reading(1, (1, 0, 2))),
     ),
 )
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from attnmath.page._cast import Cast, Letter, Setting
-from attnmath.page._casts_layer import LINEAR
+from attnmath.page._casts_layer import LINEAR, first_zero
 
 MIXING = Cast(
     name="mixing of tokens",
@@ -41,7 +41,7 @@ READING = Cast(
     outputs=("Y",),
     settings=(
         Setting("random", 351),
-        Setting("random again", 352),
+        Setting("no queries of the first feature", 352, change=first_zero("W^Q")),
         Setting("sizes in another order", 353, {"n": 3, "d": 5, "d_k": 4, "d_v": 2}),
         Setting("no queries", 354, change=_no_queries),
     ),

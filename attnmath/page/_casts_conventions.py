@@ -17,6 +17,7 @@ def _maps(values: dict, sizes: dict) -> None:
 def _hidden(values: dict, sizes: dict) -> None:
     """Every query keeps a key, some keys are hidden, and the cap comes after the mask."""
     values["chi"][:, 0], values["chi"][0, 1], values["chi"][:, -1] = 1, 0, 0
+    values["chi"][1, 0], values["chi"][1, 1] = 0, 1
     c = values["c"]
     values["S'"] = np.where(values["chi"] == 1, c * np.tanh(values["S"] / c), -c)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from attnmath.page._cast import Cast, Letter, Setting
-from attnmath.page._casts_layer import LAYER, empty_row, masked
+from attnmath.page._casts_layer import LAYER, empty_row, first_zero, last_row_empty, masked, no_value_bias
 
 MERGED = Cast(
     name="merged",
@@ -31,7 +31,7 @@ MERGED = Cast(
         Setting("empty row", 102, change=empty_row),
         Setting(
             "sizes in another order", 103,
-            {"n": 6, "m": 5, "d": 4, "d_z": 3, "d_k": 8, "d_v": 2, "H": 7},
+            {"n": 6, "m": 5, "d": 4, "d_z": 3, "d_k": 8, "d_v": 2, "H": 7}, last_row_empty,
         ),
     ),
 )  # fmt: skip
@@ -62,14 +62,10 @@ DECODER = Cast(
         Setting("causal", 113, change=masked),
         Setting(
             "sizes in another order", 114,
-            {"n": 6, "m": 5, "d": 4, "d_z": 3, "d_k": 8, "d_v": 7},
+            {"n": 6, "m": 5, "d": 4, "d_z": 3, "d_k": 8, "d_v": 7}, last_row_empty,
         ),
     ),
 )  # fmt: skip
-
-
-def _no_value_bias(values: dict, sizes: dict) -> None:
-    values["b^V"] = np.zeros_like(values["b^V"])
 
 
 def _short_step(setting: Setting) -> Setting:
@@ -86,7 +82,7 @@ STEP = replace(
     LAYER,
     name="step",
     settings=tuple(
-        map(_short_step, (*LAYER.settings, Setting("no value bias", 127, change=_no_value_bias)))
+        map(_short_step, (*LAYER.settings, Setting("no value bias in one head", 127, change=no_value_bias)))
     ),
 )
 
@@ -113,10 +109,10 @@ GAUGE = Cast(
     outputs=("O",),
     rows={"q": "Q", "k": "K", "v": "V", "o": "O"},
     settings=(
-        Setting("random bias", 121),
+        Setting("random bias, but for the first query", 121, change=first_zero("B")),
         Setting("no bias", 122, change=_no_bias),
         Setting("causal", 123, change=masked),
         Setting("empty row", 124, change=empty_row),
-        Setting("sizes in another order", 125, {"n": 3, "m": 2, "d_k": 4, "d_v": 5}),
+        Setting("sizes in another order", 125, {"n": 4, "m": 3, "d_k": 5, "d_v": 2}, last_row_empty),
     ),
 )

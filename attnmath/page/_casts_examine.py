@@ -3,6 +3,7 @@
 import numpy as np
 
 from attnmath.page._cast import Cast, Letter, Setting
+from attnmath.page._casts_layer import first_zero, together
 
 
 def _choices(values: dict, sizes: dict) -> None:
@@ -17,6 +18,10 @@ def _no_bias(values: dict, sizes: dict) -> None:
 
 def _uniform(values: dict, sizes: dict) -> None:
     values["Q"], values["B"] = 0 * values["Q"], 0 * values["B"]
+
+
+def _no_queries(values: dict, sizes: dict) -> None:
+    values["Q"] = 0 * values["Q"]
 
 
 def _masked(values: dict, sizes: dict) -> None:
@@ -57,10 +62,11 @@ TERMS = Cast(
     },
     outputs=("O",),
     settings=(
-        Setting("random bias", 411),
+        Setting("random bias, but for the first query", 411, change=first_zero("B")),
         Setting("masked", 412, change=_masked),
-        Setting("no bias", 413, change=_no_bias),
+        Setting("no bias, the first query zero", 413, change=together(_no_bias, first_zero("Q"))),
         Setting("uniform", 414, change=_uniform),
+        Setting("no queries, a bias but for the first", 416, change=together(_no_queries, first_zero("B"))),
         Setting("uniform, n > m", 415, {"n": 5, "m": 3, "d_k": 2, "d_v": 4}, _uniform),
     ),
 )

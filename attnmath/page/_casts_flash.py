@@ -4,7 +4,7 @@ import numpy as np
 
 from attnmath.page._cast import Cast, Letter, Setting
 from attnmath.page._casts_heads import REMOVAL
-from attnmath.page._casts_layer import masked
+from attnmath.page._casts_layer import masked, masked_before
 
 
 def _tiled(change=lambda values, sizes: None):
@@ -47,6 +47,7 @@ TILES = Cast(
         "P": Letter(("n", "m"), "prp:flash_weights"),
     },
     outputs=("O", "L"),
+    names={"chi": "tile"},
     constants=("chi", "R"),
     has_second=True,
     settings=(
@@ -57,7 +58,7 @@ TILES = Cast(
             "sizes in another order", 804,
             {"n": 4, "m": 8, "d_k": 5, "d_v": 2, "T": 3, "tile": 3}, _tiled(masked),
         ),
-        Setting("n = m", 805, {"n": 7}, _tiled(masked)),
+        Setting("n = m, the first keys hidden", 805, {"n": 7}, _tiled(masked_before)),
     ),
 )  # fmt: skip
 
@@ -90,7 +91,7 @@ PARTS = Cast(
     },
     outputs=("O", "L"),
     rows={"v'": "V'", "v''": "V''", "o'": "O'", "o": "O"},
-    names={"O'": "O_a", "L'": "L_a", "O''": "O_b", "L''": "L_b"},
+    names={"O'": "O_a", "L'": "L_a", "O''": "O_b", "L''": "L_b", "w'": "w_a", "w''": "w_b"},
     settings=(
         Setting("random", 811),
         Setting("some scores hidden", 812, change=_some_hidden),

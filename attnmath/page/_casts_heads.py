@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from attnmath._softmax import softmax
 from attnmath.page._cast import Cast, Letter, Setting
 from attnmath.page._casts_layer import WEIGHTS, calm, empty_row, inside, masked, no_biases, no_key_bias
 
@@ -17,11 +18,25 @@ def _one_hidden(change=lambda values, sizes: None):
 
 
 def _few_keys(values: dict, sizes: dict) -> None:
-    """The first query has one key, and the second has two, with the same value."""
+    """The first query and the last have one key, and the second has two, with the same value."""
     B, V = values["B"].copy(), values["V"].copy()
+    B[-1, :2] = B[-1, 3:] = -np.inf
     B[0, 1:] = B[1, 0] = B[1, 3:] = -np.inf
     V[2] = V[1]
     values["B"], values["V"] = B, V
+
+
+def _value_of_the_mean(key: int, change):
+    """The change; and the value of this key is the mean of all, as the last query reads them."""
+
+    def changed(values: dict, sizes: dict) -> None:
+        change(values, sizes)
+        Q, K, V, B, gamma = (values[name] for name in ("Q", "K", "V", "B", "gamma"))
+        P = softmax(gamma * (Q[-1:] @ K.T) + B[-1:])
+        rest = np.arange(len(V)) != key
+        V[key] = (P[0, rest] @ V[rest]) / (1 - P[0, key])
+
+    return changed
 
 
 def _silent(head: int, change):
@@ -58,11 +73,11 @@ REMOVAL = Cast(
     constants=("N",),
     settings=(
         Setting("random bias", 601, change=_one_hidden()),
-        Setting("empty row", 602, change=_one_hidden(empty_row)),
+        Setting("empty row", 602, change=_one_hidden(_value_of_the_mean(0, empty_row))),
         Setting("few keys", 603, change=_one_hidden(_few_keys)),
         Setting(
             "sizes in another order, masked", 605,
-            {"n": 3, "m": 4, "d_k": 2, "d_v": 5}, _one_hidden(masked),
+            {"n": 3, "m": 4, "d_k": 2, "d_v": 5}, _one_hidden(_value_of_the_mean(1, masked)),
         ),
     ),
 )  # fmt: skip

@@ -3,7 +3,7 @@
 import numpy as np
 
 from attnmath.page._cast import Cast, Letter, Setting
-from attnmath.page._casts_layer import empty_row, masked
+from attnmath.page._casts_layer import empty_row, last_row_empty, masked, masked_before
 
 
 def _kept(change=lambda values, sizes: None):
@@ -44,7 +44,7 @@ FORWARD = Cast(
         Setting("no dropout", 702, change=_no_dropout),
         Setting("causal", 703, change=_kept(masked)),
         Setting("sizes in another order", 705, {"n": 5, "m": 3, "d_k": 2, "d_v": 4}, _kept()),
-        Setting("n = m", 706, {"n": 5}, _kept(masked)),
+        Setting("n = m, the first keys hidden", 706, {"n": 5}, _kept(masked_before)),
     ),
 )
 
@@ -75,6 +75,6 @@ SECOND_TANGENT = Cast(
         Setting("random bias", 711),
         Setting("causal", 712, change=masked),
         Setting("empty row", 713, change=empty_row),
-        Setting("sizes in another order", 714, {"n": 5, "m": 3, "d_k": 4, "d_v": 6}),
+        Setting("sizes in another order", 714, {"n": 5, "m": 3, "d_k": 4, "d_v": 6}, last_row_empty),
     ),
 )

@@ -45,16 +45,31 @@ def no_biases(values: dict, sizes: dict) -> None:
         values[letter] = np.zeros_like(values[letter])
 
 
-def no_key_bias(values: dict, sizes: dict) -> None:
-    values["b^K"] = np.zeros_like(values["b^K"])
+def without_bias(letter: str):
+    """The bias of the last head is zero, and that of no other."""
+
+    def change(values: dict, sizes: dict) -> None:
+        values[letter] = values[letter].copy()
+        values[letter][-1] = 0
+
+    return change
+
+
+def first_zero(letter: str):
+    """The first row of a letter is zero, and no other."""
+
+    def change(values: dict, sizes: dict) -> None:
+        values[letter] = values[letter].copy()
+        values[letter][0] = 0
+
+    return change
+
+
+no_query_bias, no_key_bias, no_value_bias = map(without_bias, ("b^Q", "b^K", "b^V"))
 
 
 def no_score_bias(values: dict, sizes: dict) -> None:
     values["B"] = np.zeros_like(values["B"])
-
-
-def no_query_bias(values: dict, sizes: dict) -> None:
-    values["b^Q"] = np.zeros_like(values["b^Q"])
 
 
 def masked(values: dict, sizes: dict) -> None:
@@ -68,6 +83,29 @@ def empty_row(values: dict, sizes: dict) -> None:
     """One masked entry, and a query that may attend to nothing."""
     values["B"] = values["B"].copy()
     values["B"][0, 2] = values["B"][1] = -np.inf
+
+
+def last_row_empty(values: dict, sizes: dict) -> None:
+    """The first query may not attend to the first key, and the last one to nothing."""
+    values["B"] = values["B"].copy()
+    values["B"][0, 0] = values["B"][-1] = -np.inf
+
+
+def masked_before(values: dict, sizes: dict) -> None:
+    """Query i may attend to the keys j >= i - 1: the first keys are hidden from the last ones."""
+    n, m = values["B"].shape
+    before = np.arange(m)[None, :] < np.arange(n)[:, None] - 1
+    values["B"] = np.where(before, -np.inf, values["B"])
+
+
+def together(*changes):
+    """One change after the other."""
+
+    def change(values: dict, sizes: dict) -> None:
+        for one in changes:
+            one(values, sizes)
+
+    return change
 
 
 def calm(change=lambda values, sizes: None):
@@ -100,10 +138,10 @@ LAYER = Cast(
         Setting("empty row", 53, change=calm(empty_row)),
         Setting(
             "sizes in another order", 54,
-            {"n": 7, "m": 6, "d": 5, "d_z": 4, "d_k": 9, "d_v": 8, "H": 3}, calm(),
+            {"n": 7, "m": 6, "d": 5, "d_z": 4, "d_k": 9, "d_v": 8, "H": 3}, calm(last_row_empty),
         ),
-        Setting("no key bias", 55, change=calm(no_key_bias)),
-        Setting("no query bias", 56, change=calm(no_query_bias)),
+        Setting("no key bias in one head", 55, change=calm(no_key_bias)),
+        Setting("no query bias in one head", 56, change=calm(no_query_bias)),
         Setting("no score bias", 57, change=calm(no_score_bias)),
         Setting("no biases", 58, change=calm(no_biases)),
     ),
@@ -135,6 +173,7 @@ SELF = Cast(
         "X": Letter(("n", "d")),
         **own(WEIGHTS),
         **own(inside("eq:self_attention")),
+        "D": Letter(("H", "n", "1"), "prp:layer_statistic"),
         "X'": Letter(("n", "d"), "prp:residual"),
     },
     outputs=("Y", "X'"),
@@ -143,11 +182,13 @@ SELF = Cast(
         Setting("causal", 62, change=calm(masked)),
         Setting("empty row", 63, change=calm(empty_row)),
         Setting(
-            "sizes in another order", 64, {"n": 4, "d": 5, "d_k": 7, "d_v": 6, "H": 3}, calm()
+            "sizes in another order, no query bias in one head", 64,
+            {"n": 4, "d": 5, "d_k": 7, "d_v": 6, "H": 3},
+            calm(together(last_row_empty, no_query_bias)),
         ),
         Setting("no biases", 65, change=calm(no_biases)),
     ),
-)
+)  # fmt: skip
 
 GROUPED = Cast(
     name="grouped",
@@ -167,10 +208,11 @@ GROUPED = Cast(
         Setting("random bias", 71),
         Setting("empty row", 72, change=empty_row),
         Setting(
-            "sizes in another order", 73, {"n": 5, "m": 3, "d_k": 4, "d_v": 2, "H": 9, "G": 3}
+            "sizes in another order", 73,
+            {"n": 5, "m": 3, "d_k": 4, "d_v": 2, "H": 9, "G": 3}, last_row_empty,
         ),
     ),
-)
+)  # fmt: skip
 
 LINEAR = Cast(
     name="linear",

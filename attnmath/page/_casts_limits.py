@@ -4,10 +4,12 @@ A bound is run where it is attained, once with large numbers and once with small
 no factor can be missing, and no power be another one.
 """
 
+from fractions import Fraction
+
 import numpy as np
 
 from attnmath.page._cast import Cast, Letter, Setting
-from attnmath.page._casts_layer import empty_row, no_score_bias
+from attnmath.page._casts_layer import empty_row, first_zero, no_score_bias
 
 
 def _rows_alike(x: np.ndarray) -> np.ndarray:
@@ -22,7 +24,7 @@ def _same_for_all_keys(values: dict) -> None:
 def _mild(values: dict, sizes: dict) -> None:
     """No bias, and no weight near zero."""
     no_score_bias(values, sizes)
-    values["gamma"] = np.full((1, 1), 0.3)
+    values["gamma"] = np.full((1, 1), 0.25)
 
 
 def _one_key(values: dict, sizes: dict) -> None:
@@ -59,7 +61,7 @@ def _equal_halves(size: float):
     def change(values: dict, sizes: dict) -> None:
         _halves(values, sizes)
         _equal_queries(values, sizes)
-        values["gamma"] = np.full((1, 1), 2.0 if size > 1 else 0.4)
+        values["gamma"] = np.full((1, 1), 2.0 if size > 1 else 0.375)
         values["Q"], values["V"] = values["Q"] * size, values["V"] * size
         values["E"] = 4 * size * np.outer([1, -1], values["Q"][0] / np.linalg.norm(values["Q"][0]))
 
@@ -106,16 +108,16 @@ REACH = Cast(
     outputs=("O",),
     rows={"q": "Q", "k": "K", "v": "V", "o": "O"},
     settings=(
-        _setting("random bias", 401),
+        _setting("random bias, but for the first query", 401, change=first_zero("B")),
         _setting("halves, equal queries, large", 410, TWO, change=_equal_halves(2.0)),
-        _setting("halves, equal queries, small", 411, TWO, change=_equal_halves(0.1)),
+        _setting("halves, equal queries, small", 411, TWO, change=_equal_halves(0.125)),
         _setting("halves", 409, TWO, change=_halves),
         _setting("halves, one query", 412, TWO, change=_one_query),
         _setting("one key for all", 404, {"n": 5, "m": 4}, change=_one_key),
         _setting("no bias", 402, change=_mild),
         _setting("empty row", 403, change=empty_row),
         _setting("equal keys, more queries", 405, {"n": 5, "m": 4}, change=_equal_keys(6.0)),
-        _setting("equal keys, fewer queries", 406, change=_equal_keys(0.05)),
+        _setting("equal keys, fewer queries", 406, change=_equal_keys(0.0625)),
         _setting("two keys, equal queries", 408, TWO, change=_equal_queries),
     ),
 )
@@ -141,14 +143,16 @@ def _opposite(t: float, gamma: float, m: float, w: float, queries: int = 2):
 
     def change(values: dict, sizes: dict) -> None:
         n = len(values["E"])
-        e, f = np.linalg.qr(values["E"][:2].T)[0].T
-        values["E"] = np.outer(np.resize([1, -1], n), e)
-        values["E"][-1] *= 0.3
+        e, f = np.zeros((2, sizes["d"]), dtype=object)
+        e[:2] = Fraction(3, 5), Fraction(4, 5)
+        f[:2] = Fraction(-4, 5), Fraction(3, 5)
+        values["E"][:] = np.outer(np.resize([1, -1], n), e)
+        values["E"][-1] = values["E"][-1] / 4
         values["B"] = np.full((n, n), -np.inf)
-        values["B"][:queries, :2] = 0.7
-        values["M"] = m * (np.outer(e, f) + np.outer(f, e))
+        values["B"][:queries, :2] = 0.75
+        values["M"][:] = Fraction(m) * (np.outer(e, f) + np.outer(f, e))
         values["t"], values["gamma"] = np.full((1, 1), t), np.full((1, 1), gamma)
-        values["W^V"] = w * np.outer(e, np.eye(sizes["d_v"])[0])
+        values["W^V"][:] = Fraction(w) * np.outer(e, np.arange(sizes["d_v"]) == 0)
 
     return change
 
@@ -156,7 +160,7 @@ def _opposite(t: float, gamma: float, m: float, w: float, queries: int = 2):
 def _no_scores(values: dict, sizes: dict) -> None:
     """Scores that do not depend on the tokens; only one query may attend to anything."""
     values["M"] = 0 * values["M"]
-    values["t"] = np.full((1, 1), 0.05)
+    values["t"] = np.full((1, 1), 0.0625)
     values["B"] = np.zeros_like(values["B"])
     values["B"][1:] = -np.inf
 
@@ -186,7 +190,7 @@ BALL = Cast(
         Setting("a token at zero", 424, change=_from_zero),
         Setting("no scores", 425, change=_no_scores),
         Setting("opposite, long", 426, change=_opposite(5.0, 1.0, 2.0, 4.0)),
-        Setting("opposite, short", 427, change=_opposite(0.2, 2.0, 3.0, 0.5)),
+        Setting("opposite, short", 427, change=_opposite(0.25, 2.0, 3.0, 0.5)),
         Setting("opposite, one query", 428, change=_opposite(5.0, 1.0, 2.0, 4.0, 1)),
         Setting("opposite, three queries", 429, change=_opposite(2.0, 2.0, 2.0, 4.0, 3)),
     ),
@@ -199,7 +203,7 @@ def _first_key(values: dict, sizes: dict) -> None:
 
 def _mirrored(values: dict, sizes: dict) -> None:
     """A change that turns the scores round, and one that moves an event as far as it can."""
-    values["a"] = np.linspace(-0.8, 0.8, sizes["m"])[None] + 0.2
+    values["a"] = (np.arange(sizes["m"]) * 3 / 8 - 5 / 8)[None]
     values["u"] = -2 * values["a"]
     values["y"] = -values["t"] / 2
     _first_key(values, sizes)
@@ -208,12 +212,12 @@ def _mirrored(values: dict, sizes: dict) -> None:
 def _event(values: dict, sizes: dict) -> None:
     """The scores of an event grow alike, those outside of it shrink alike."""
     values["chi"] = 1.0 * (np.arange(sizes["m"]) < 2)[None]
-    values["u"] = 1.7 * values["chi"] - 0.6 * (1 - values["chi"])
+    values["u"] = 1.75 * values["chi"] - 0.625 * (1 - values["chi"])
 
 
 def _equal_scores(values: dict, sizes: dict) -> None:
-    values["a"] = np.full_like(values["a"], 0.4)
-    values["chi"] = np.linspace(0.3, 0.6, sizes["m"])[None]
+    values["a"] = 0 * values["a"] + 0.375
+    values["chi"] = (0.25 + 0.375 * np.arange(sizes["m"]))[None]
 
 
 FINITE = Cast(

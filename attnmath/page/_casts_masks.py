@@ -41,9 +41,10 @@ def _hidden(values: dict, sizes: dict) -> None:
 
 
 def _masked(values: dict, sizes: dict) -> None:
-    """Every query keeps a key, and nobody may read the last key."""
-    values["chi"][:, 0] = 1
-    values["chi"][0, 1] = 0
+    """Every query keeps a key, not all of them the first; nobody may read the last key."""
+    n, m = values["chi"].shape
+    values["chi"][1:, 0] = values["chi"][0, 1] = 0
+    values["chi"][np.arange(n), np.arange(n) % (m - 1)] = 1
     values["chi"][:, -1] = 0
     values["B"] = np.where(values["chi"] == 1, 0.0, -np.inf)
 
@@ -71,6 +72,11 @@ def _draws(values: dict, sizes: dict) -> None:
 def _draws_and_mask(values: dict, sizes: dict) -> None:
     _draws(values, sizes)
     values["B"][0, 1] = values["B"][1] = -np.inf
+
+
+def _draws_and_other_mask(values: dict, sizes: dict) -> None:
+    _draws(values, sizes)
+    values["B"][2, 0] = values["B"][-1] = -np.inf
 
 
 def _draws_no_bias(values: dict, sizes: dict) -> None:
@@ -267,7 +273,7 @@ DROPOUT = Cast(
         Setting("no bias", 292, change=_draws_no_bias),
         Setting("empty row", 293, change=_draws_and_mask),
         Setting("sizes in another order", 294, {"n": 5, "m": 3, "d_k": 2, "d_v": 4}, _draws),
-        Setting("n = m", 295, {"n": 5}, _draws_and_mask),
+        Setting("n = m, another empty row", 295, {"n": 5}, _draws_and_other_mask),
     ),
 )
 

@@ -54,6 +54,18 @@ def _even(values: dict, sizes: dict) -> None:
     values["X"] = values["X"] / 8 + np.eye(*values["X"].shape)
 
 
+def _of_lower_rank(letter: str):
+    """Even tokens, and a weight whose last column is its first."""
+
+    def change(values: dict, sizes: dict) -> None:
+        _even(values, sizes)
+        values[letter][:, -1] = values[letter][:, 0]
+
+    return change
+
+
+_CHANGES = {1: _of_lower_rank("W^Q"), 6: _of_lower_rank("W^K")}
+
 # One head of self-attention without a scale; n, d and d_k stand in every order.
 CIRCUIT = Cast(
     name="merged circuit",
@@ -69,7 +81,8 @@ CIRCUIT = Cast(
     },
     outputs=("A",),
     settings=tuple(
-        Setting(f"{n} tokens, {d} features, d_k = {d_k}", 320 + i, {"n": n, "d": d, "d_k": d_k}, _even)
+        Setting(f"{n} tokens, {d} features, d_k = {d_k}", 320 + i,
+                {"n": n, "d": d, "d_k": d_k}, _CHANGES.get(i, _even))
         for i, (n, d, d_k) in enumerate([*_SIX, (3, 3, 2)])
     ),
 )

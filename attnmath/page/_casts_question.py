@@ -7,8 +7,8 @@ import numpy as np
 from attnmath._arrays import default_scale
 from attnmath._softmax import softmax
 from attnmath.page._cast import Cast, Letter, Setting
-from attnmath.page._casts_blog import GENERIC, INSIDE, REORDERED, WIDE, calm, light, masked, together, without
-from attnmath.page._casts_layer import SELF
+from attnmath.page._casts_blog import GENERIC, INSIDE, REORDERED, WIDE, calm, light, masked, without
+from attnmath.page._casts_layer import SELF, together
 
 # ---- the question: one head, without biases --------------------------------------------------
 

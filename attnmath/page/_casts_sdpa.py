@@ -14,7 +14,7 @@ def _dropped(values: dict, sizes: dict) -> None:
 
 def _dropped_empty_row(values: dict, sizes: dict) -> None:
     _dropped(values, sizes)
-    values["B"][0, 1] = values["B"][1] = -np.inf
+    values["B"][0, 1] = values["B"][2, 0] = values["B"][1] = -np.inf
 
 
 def _saturated(values: dict, sizes: dict) -> None:

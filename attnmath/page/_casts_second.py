@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from attnmath.page._cast import Cast, Letter, Setting
 from attnmath.page._casts_jvp import _kept, _no_dropout
-from attnmath.page._casts_layer import LAYER, calm, empty_row, masked, no_biases
+from attnmath.page._casts_layer import LAYER, calm, empty_row, last_row_empty, masked, no_biases
 
 
 def _light(change=lambda values, sizes: None):
@@ -44,7 +44,7 @@ BACKWARD = Cast(
         Setting("no dropout", 722, change=calm(_no_dropout)),
         Setting("causal", 723, change=calm(_kept(masked))),
         Setting("empty row", 724, change=calm(_kept(empty_row))),
-        Setting("sizes in another order", 725, {"n": 5, "m": 3, "d_k": 2, "d_v": 4}, calm(_kept())),
+        Setting("sizes in another order", 725, {"n": 5, "m": 3, "d_k": 2, "d_v": 4}, calm(_kept(last_row_empty))),
     ),
 )
 
@@ -87,7 +87,7 @@ LAYER_HESSIAN = replace(
         Setting("no biases", 734, change=_light(no_biases)),
         Setting(
             "sizes in another order", 735,
-            {"n": 6, "m": 4, "d": 5, "d_z": 3, "d_k": 7, "d_v": 2, "H": 3}, _light(),
+            {"n": 6, "m": 4, "d": 5, "d_z": 3, "d_k": 7, "d_v": 2, "H": 3}, _light(last_row_empty),
         ),
     ),
 )  # fmt: skip

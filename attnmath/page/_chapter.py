@@ -1,7 +1,7 @@
-"""Reads a chapter: its displays with their places, and the cells that show functions.
+"""Reads a chapter: its displays with their places, its inline relations, and the cells that show functions.
 
-MyST's own Markdown parser finds the displays, also in lists, quotes and directives; what
-it would set as a display but carries no label is refused.
+MyST's own Markdown parser finds them, also in lists, quotes and directives. What would be
+set as mathematics in any other way is refused: only what is listed here is accepted.
 """
 
 import ast
@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+import yaml
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
 from mdit_py_plugins.amsmath import amsmath_plugin
 from mdit_py_plugins.colon_fence import colon_fence_plugin
 from mdit_py_plugins.deflist import deflist_plugin
@@ -20,13 +22,21 @@ from mdit_py_plugins.front_matter import front_matter_plugin
 from mdit_py_plugins.myst_blocks import myst_block_plugin
 from mdit_py_plugins.myst_role import myst_role_plugin
 
+from attnmath.page._captions import unasserted
+from attnmath.page._inline import COMMENT, DISPLAYED, WRITE, is_hypothesis, is_split, states, unread
 from attnmath.page._nodes import PageError, Statement
 from attnmath.page._syntax import parse
 
 KINDS = ("eq", "why", "prp", "err")
 LABEL = re.compile(rf"({'|'.join(KINDS)}):[A-Za-z]\w*")
-UNREAD = ("math", "latex", "tex", "raw", "include", "literalinclude")
-CODE = ("", "code", "code-block", "sourcecode", "bibliography", "toctree")
+PROSE = ("note", "tip", "warning", "important", "admonition", "dropdown", "exercise", "solution",
+         "solution-start", "solution-end")  # directives whose contents are Markdown
+LISTS = ("bibliography", "toctree")
+LANGUAGES = ("", "text", "python", "console", "bash", "toml", "yaml")
+HEADER = {"jupytext", "kernelspec"}
+OPTIONS = re.compile(r"---\n[\s\S]*?\n---\n|(:.*(\n|$))*")  # of a code cell
+CELL = {"tags", "mystnb.markdown_format", "mystnb.figure.name", "mystnb.figure.caption", "mystnb.image.alt"}
+SHOWS = re.compile(r"^\s*%%\w+|\bIPython\b(?!\.display import Markdown$)|\b_repr_(?!_)\w+", re.M)
 
 
 class Fault(Exception):
@@ -43,7 +53,7 @@ class Fault(Exception):
 
 @dataclass(frozen=True)
 class Display:
-    """One labelled display: its LaTeX, and the line of the file where that begins."""
+    """One labelled display, or an inline relation: its LaTeX, and the line where that begins."""
 
     path: str
     label: str
@@ -62,6 +72,10 @@ class Display:
     @property
     def statements(self) -> tuple[Statement, ...]:
         return parse(self.text)
+
+    @property
+    def has_inequality(self) -> bool:
+        return any(r in ("<", "<=", ">", ">=") for s in self.statements for r in s.relations)
 
     def place(self, offset: int | None) -> tuple[int, int]:
         """Line and column in the file of an offset in the display's text."""
@@ -85,6 +99,9 @@ class Chapter:
     displays: tuple[Display, ...]
     shown: frozenset  # names of the functions whose source a cell shows
     faults: tuple[Fault, ...]
+    asserted: tuple[Display, ...] = ()  # inline relations, which are run
+    hypotheses: tuple[Display, ...] = ()  # inline relations, which are not
+    inline: tuple[str, ...] = ()  # every inline formula
 
 
 @lru_cache(maxsize=1)
@@ -103,58 +120,162 @@ def read(path: Path, root: Path | None = None) -> Chapter:
 
 
 def read_text(text: str, name: str = "chapter.md") -> Chapter:
-    lines = tuple(text.split("\n"))
-    displays: list[Display] = []
-    faults: list[Fault] = []
-    shown: set[str] = set()
-    _collect(text, 0, name, lines, displays, faults, shown)
-    return Chapter(name, Path(name).stem, text, tuple(displays), frozenset(shown), tuple(faults))
+    reader = _Reader(name, tuple(text.split("\n")))
+    reader.collect(text, 0)
+    found = map(tuple, (reader.asserted, reader.hypotheses, reader.inline))
+    return Chapter(name, Path(name).stem, text, tuple(reader.displays), frozenset(reader.shown),
+                   tuple(reader.faults), *found)  # fmt: skip
 
 
-def _collect(text, above, name, lines, displays, faults, shown) -> None:
-    def refuse(line: int, message: str, column: int = 1) -> None:
-        faults.append(Fault(name, line, column, "", message))
+class _Reader:
+    """Collects what is in a chapter, token by token."""
 
-    for token in _markdown().parse(text):
-        start = above + (token.map[0] if token.map else 0) + 1
-        if token.type == "math_block":
-            refuse(start, "a display without a label; write $$ … $$ (prp:name)")
-        elif token.type == "math_block_label":
-            displays.append(_display(token, start, name, lines))
-            if not LABEL.fullmatch(token.info):
-                refuse(start, f"label {token.info!r}; a label is {', '.join(KINDS)}, a colon, a name")
-        elif token.type == "amsmath":
-            refuse(start, "an environment outside $$ … $$ is not read")
-        elif token.type in ("fence", "colon_fence"):
-            directive = re.match(r"\{([\w:-]+)\}", token.info.strip())
-            kind = directive.group(1).lower() if directive else ""
-            if kind in UNREAD or token.info.strip() == "math":
-                refuse(start, f"{kind or 'math'} is not read; write $$ … $$ (prp:name)")
-            elif kind == "eval-rst":
-                if "math:" in token.content:
-                    refuse(start, "mathematics in another language; write $$ … $$ (prp:name)")
-            elif "$$" in token.info:
-                refuse(start, "a display in a title; give it its own lines")
-            elif kind == "code-cell":
-                shown.update(_shown(token.content))
-            elif kind not in CODE:
-                _collect(token.content, start, name, lines, displays, faults, shown)
-        elif token.type == "html_block" and "$$" in token.content:
-            refuse(start, "a display in HTML; write $$ … $$ (prp:name)")
-        elif token.type == "inline":
-            for child in token.children or ():
-                if child.type == "math_inline_double":
-                    refuse(start, "a display in the middle of a paragraph; give it its own lines")
-                elif child.type == "text" and "$$" in child.content:
-                    refuse(start, "'$$' that opens no display")
+    def __init__(self, name: str, lines: tuple):
+        self.name, self.lines = name, lines
+        self.displays: list[Display] = []
+        self.asserted: list[Display] = []
+        self.hypotheses: list[Display] = []
+        self.inline: list[str] = []
+        self.shown: set[str] = set()
+        self.faults: list[Fault] = []
+
+    def refuse(self, line: int, message: str, column: int = 1) -> None:
+        self.faults.append(Fault(self.name, line, column, "", message))
+
+    def find(self, words: str, line: int, last: int, column: int = 1) -> tuple[int, int]:
+        """The first place of these words in some lines, from a column of the first one on."""
+        words = words.strip().split("\n")[0]
+        for number in range(line, min(last, len(self.lines)) + 1):
+            at = self.lines[number - 1].find(words, column - 1 if number == line else 0)
+            if at >= 0:
+                return number, at + 1
+        return line, column
+
+    def collect(self, text: str, above: int) -> None:
+        """The mathematics in Markdown that begins below this many lines of the file."""
+        for token in _markdown().parse(text):
+            start = above + (token.map[0] if token.map else 0) + 1
+            if token.type == "math_block":
+                self.refuse(start, f"a display without a label; {WRITE}")
+            elif token.type == "math_block_label":
+                self.displays.append(_display(token, start, self.name, self.lines))
+                if not LABEL.fullmatch(token.info):
+                    kinds = ", ".join(KINDS)
+                    self.refuse(start, f"label {token.info!r}; a label is {kinds}, a colon, a name")
+            elif token.type == "amsmath":
+                self.refuse(start, f"an environment outside $$ … $$ is not read; {WRITE}")
+            elif token.type in ("fence", "colon_fence"):
+                self.fenced(token, start)
+            elif token.type == "front_matter":
+                self.header(token.content, start)
+            elif token.type == "html_block" and not COMMENT.fullmatch(token.content):
+                self.refuse(start, f"HTML is not read; write Markdown, and mathematics as {WRITE[6:]}")
+            elif token.type == "inline":
+                self.paragraph(token.children, start, above + token.map[1] if token.map else start)
+
+    def fenced(self, token: Token, start: int) -> None:
+        """A directive, or code."""
+        info = token.info.strip()
+        directive = re.match(r"\{([^\s}]+)\}\s*(.*)", info)
+        kind = directive[1].lower() if directive else ""
+        if kind == "code-cell":
+            self.cell(token.content, start)
+        elif kind == "eval-rst" and Path(self.name).stem == "api":
+            if re.search(r"\b(math|raw|include)\b", token.content):
+                self.refuse(start, f"mathematics in another language; {WRITE}")
+        elif kind in PROSE:
+            self.collect(directive[2], start - 1)
+            self.collect(token.content, start)
+        elif kind in LISTS:
+            self.collect(directive[2], start - 1)
+        elif kind or info.split(" ")[0] not in LANGUAGES or token.type == "colon_fence":
+            what = kind or info or "a colon fence"
+            self.refuse(start, f"{what} is not read; mathematics: {WRITE}; other text: Markdown")
+
+    def header(self, text: str, start: int) -> None:
+        """What stands between --- and --- above a text: how it is kept, and nothing shown."""
+        try:
+            keys = set(yaml.safe_load(text) or {})
+        except (yaml.YAMLError, TypeError):
+            keys = {"what is no table"}
+        for key in sorted(map(str, keys - (HEADER if start == 1 else set()))):
+            self.refuse(start, f"{key} is not read here; a chapter's header has {' and '.join(sorted(HEADER))}")
+
+    def cell(self, text: str, start: int) -> None:
+        """A code cell: what it shows, and its figure's caption."""
+        head = OPTIONS.match(text)[0]
+        source = text[len(head) :]
+        for match in SHOWS.finditer(source):
+            line = start + 1 + head.count("\n") + source[: match.start()].count("\n")
+            column = self.find(match[0], line, line)[1]
+            self.refuse(line, f"{match[0].strip()} can show what is not run; in a page: {WRITE}", column)
+        try:
+            options = yaml.safe_load(re.sub(r"^---$|^:", "", head, flags=re.M)) or {}
+        except yaml.YAMLError:
+            self.refuse(start, "the options of the cell are not read")
+            return
+        self.shown.update(_shown(options.get("tags", []), source))
+        for option in sorted(_paths(options) - CELL):
+            self.refuse(start, f"a cell has no option {option}; it may have {', '.join(sorted(CELL))}")
+        if "mystnb.figure.caption" in _paths(options):
+            line, _ = self.find("caption:", start, start + head.count("\n"))
+            self.caption(str(options["mystnb"]["figure"]["caption"]), source, line, start + head.count("\n"))
+
+    def caption(self, caption: str, source: str, line: int, last: int) -> None:
+        for token in _markdown().parse(caption):
+            if token.type == "inline":
+                self.paragraph(token.children, line, last)
+            elif token.type not in ("paragraph_open", "paragraph_close"):
+                self.refuse(line, f"a caption is one paragraph, without displays; {WRITE} in the text")
+        for words in unasserted(caption, source):
+            message = f"no assertion of the cell has the number {words!r} of its caption"
+            self.refuse(*self.find(words, line, last)[:1], message, self.find(words, line, last)[1])
+
+    def paragraph(self, children: list[Token] | None, line: int, last: int) -> None:
+        """Text with inline formulas: relations that assert, relations that assume."""
+        before, since, column = "", None, 1  # the words so far, and those after a hypothesis
+        for child in children or ():
+            words = {"softbreak": " ", "hardbreak": " ", "code_inline": "`"}.get(child.type, child.content)
+            if child.type == "math_inline":
+                line, column = self.find(f"${child.content}", line, last, column)
+                assumed = is_hypothesis(before, since)
+                since = "" if self.formula(child.content, line, column, assumed) else None
+                before, column = before + "$", column + len(child.content) + 1
+                continue
+            fault = unread(child)
+            if fault:
+                line, column = self.find(fault[0], line, last, column)
+                self.refuse(line, fault[1], column)
+            before, since = before + words, None if since is None else since + words
+        if is_split(before):
+            self.refuse(line, "a relation between formulas, outside of them; write it in one")
+
+    def formula(self, text: str, line: int, column: int, hypothesis: bool) -> bool:
+        """An inline formula; whether it is a hypothesis."""
+        self.inline.append(text)
+        if DISPLAYED.search(text):
+            self.refuse(line, f"a display in a paragraph; {WRITE}", column)
+        if not states(text):
+            if words := re.search(r"\\(text|mathrm|mbox)\s*\{[^}]*\}(?!\s*\()", text):
+                self.refuse(line, f"words in a formula, {words[0]}; write them outside of it", column)
+            return False
+        relation = Display(self.name, f"inline:{Path(self.name).stem}_{line}_{column}", text, line, self.lines)
+        (self.hypotheses if hypothesis else self.asserted).append(relation)
+        return hypothesis
 
 
-def _shown(cell: str) -> list[str]:
+def _paths(options: object) -> set[str]:
+    """The names of nested options: mystnb.figure.caption."""
+    if not isinstance(options, dict):
+        return set()
+    return {f"{key}.{deeper}" if deeper else str(key)
+            for key, value in options.items() for deeper in _paths(value) or [""]}  # fmt: skip
+
+
+def _shown(tags: list, source: str) -> list[str]:
     """The function whose source a cell shows: its last line is show(name)."""
-    source = re.sub(r"\A---\n.*?\n---\n", "", cell, flags=re.S)
-    if re.search(r"remove-|hide-output", cell[: len(cell) - len(source)]):
+    if any(re.match("remove-|hide-output", str(tag)) for tag in tags):
         return []
-    source = "\n".join(line for line in source.split("\n") if not line.startswith(":"))
     try:
         last = ast.parse(source).body[-1:]
     except SyntaxError:
@@ -165,7 +286,7 @@ def _shown(cell: str) -> list[str]:
     return []
 
 
-def _display(token, start: int, name: str, lines: tuple) -> Display:
+def _display(token: Token, start: int, name: str, lines: tuple) -> Display:
     """The text between the dollars, without the indentation of lists and quotes."""
     line = start
     first = token.content.lstrip("\n")

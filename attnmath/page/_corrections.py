@@ -7,12 +7,14 @@ from itertools import chain
 from attnmath.page._book import Book
 from attnmath.page._cast import Cast
 from attnmath.page._chapter import Display
+from attnmath.page._conditions import STRENGTHENED
 from attnmath.page._judge import hold, steps
 from attnmath.page._mutations import inverses, misprints, squeezed
 from attnmath.page._nodes import PageError
 from attnmath.page._syntax import parse
 
-WEAKER = ("relation", "condition lost")  # these change what is claimed, not the formula
+# These change what is claimed, not the formula.
+WEAKER = ("relation", "condition lost", "condition weaker", STRENGTHENED, "a tenth")
 
 
 def corrections(book: Book, display: Display, cast: Cast) -> tuple[Counter, tuple[str, ...]]:

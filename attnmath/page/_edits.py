@@ -170,6 +170,13 @@ def _big(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Misprint]
                 yield Misprint("range", start + found.start(), start + found.end(), new + " ")
     if relations and relations[0] != "=":
         yield Misprint("range", start, end, "_{" + ", ".join(names) + "}")
+    if not relations:
+        others = [letter for letter in indices if letter not in names]
+        for limit in (*others, "1"):
+            yield from (Misprint("range", start, end, f"_{{{names[0]} {sign} {limit}}}") for sign in ("\\le", ">"))
+    for bound in node.args[3]:
+        if relations[0] not in ("=", "in"):
+            yield Misprint("range", bound.end, bound.end, " + 1")
     for name in names:
         for found in re.finditer(rf"(?<![A-Za-z\\]){re.escape(name)}(?![A-Za-z])", text[start:end]):
             for letter in indices:

@@ -1,7 +1,7 @@
 """Evaluates the nodes of a display in a scene: a cast with values for its letters.
 
-Nothing here knows a formula. A scene answers four questions: `letter(prefix, name)`,
-`size(name)`, `array(numbers)` and `slope(frame, node)`; everything else is arithmetic.
+Nothing here knows a formula. The scene has the letters, the sizes and the derivatives;
+everything else is arithmetic.
 """
 
 from collections.abc import Callable
@@ -132,6 +132,11 @@ def _transpose(frame: Frame, node: Node) -> Value:
 
 
 def _power(frame: Frame, node: Node) -> Value:
+    base, power = node.args
+    if base.kind == "norm" and power.kind == "number" and power.args[0] == 2:
+        value = frame.evaluate(base.args[0])
+        if base.args[1] == "F" or 1 in value.shape:  # the square of a length needs no root
+            return v.inner(value, value)
     return v.power(*map(frame.evaluate, node.args))
 
 

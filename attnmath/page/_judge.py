@@ -1,4 +1,4 @@
-"""Judges displays: every statement of every display, in every scene of its cast."""
+"""Judges displays: every statement of every display, in every scene of the casts that know it."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from attnmath.page._oracles import Independent, TorchScene
 from attnmath.page._promise import check_function
 from attnmath.page._published import Refuted, refuse_unmet, refute
 from attnmath.page._scene import Scene
-from attnmath.page._trial import Trial
+from attnmath.page._trial import Trial, is_constant
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ def judge(book: Book, display: Display, counted: bool = False) -> Verdict | Refu
 def _judge(book: Book, display: Display, counted: bool) -> Verdict | Refuted:
     statements = display.statements
     cast = book.cast_of(display)
-    scenes = book.scenes(cast) + book.scenes(cast, TorchScene)
+    scenes = book.stage(display) + book.stage(display, TorchScene)
     if display.kind == "err":
-        refuse_idle(statements)
+        refuse_nothing(statements)
         return refute(book, display, cast, scenes)
     found = hold(book, display.label, statements, scenes)
     told = steps(book, statements, cast) if counted else ()
@@ -59,23 +59,53 @@ def hold(
 
     `only` restricts it to some of the statements.
     """
-    refuse_idle(statements)
+    refuse_nothing(statements)
     comparisons, worst = 0, 0.0
     met: dict[int, list[Scene]] = {}
+    told: set[int] = set()  # statements with a side that is not zero
+    scenes = tuple(book.paired(statements, scene) for scene in scenes)
     for scene in scenes:
-        scene = book.paired(statements, scene)
         largest: dict = {}
         for k, compared in Trial(statements, scene).run(only):
             comparisons, worst = comparisons + 1, max(worst, compared.error)
             met.setdefault(k, []).append(scene)
             largest[k] = max(largest.get(k, 0.0), compared.magnitude)
+            if compared.tells:
+                told.add(k)
         if label.startswith("eq:"):
             worst = max(worst, check_function(label[3:], statements, scene, largest))
     refuse_unmet(statements, met, only)
+    refuse_silent(statements, met.keys() - told)
+    for k in met:
+        refuse_idle(label, statements, k, scenes)
     return comparisons, worst
 
 
-def refuse_idle(statements: tuple) -> None:
+def refuse_silent(statements: tuple, silent: set) -> None:
+    """A condition under which all sides are zero, of a statement that does not say `= 0`."""
+    for k in sorted(silent):
+        if statements[k].conditions and not any(map(is_constant, statements[k].members)):
+            message = "where the condition is met, all sides are 0 in every setting"
+            raise PageError("value", message, statements[k].conditions[0][3])
+
+
+def refuse_idle(label: str, statements: tuple, k: int, scenes: tuple) -> None:
+    """A condition without which the statement, and its function, hold in every setting as well."""
+    if all(condition[0] == "within" for condition in statements[k].conditions):
+        return
+    try:
+        for scene in scenes:
+            found = [compared for _, compared in Trial(statements, scene).run((k,), ignore=True)]
+            if label.startswith("eq:"):
+                size = max((compared.magnitude for compared in found), default=0.0)
+                check_function(label[3:], statements, scene, {k: size})
+    except PageError:
+        return
+    message = "without its condition it holds in every setting as well: delete the condition"
+    raise PageError("value", message, statements[k].conditions[0][3])
+
+
+def refuse_nothing(statements: tuple) -> None:
     """Nothing stated, identical sides, a name that is given and not used."""
     stated = [statement for statement in statements if not statement.is_local]
     if not stated:

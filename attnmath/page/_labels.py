@@ -1,7 +1,7 @@
 """A label is a promise: a function, its listing, its test; a letter has its line.
 
-`eq:name` promises `attnmath.name`, a cell of its chapter that shows its source, and a test
-`test_name`. Every letter on a page has a line in a table of the chapter on notation.
+`eq:name` promises `attnmath.name`, a cell of its chapter that shows its source, in the lines
+of the display, and a test `test_name`. Every letter on a page has a line in a table of the chapter on notation.
 """
 
 import ast
@@ -11,8 +11,12 @@ from pathlib import Path
 import attnmath
 from attnmath.page._chapter import KINDS, Display, Fault
 from attnmath.page._nodes import PageError
+from attnmath.page._same_lines import refuse_other_lines
 from attnmath.page._syntax import parse
 from attnmath.page._vocabulary import is_rule
+
+CHECK = re.compile(r"(check|assert|verify|raises)(_|$)")  # what a test calls that can fail
+SKIPPED = re.compile(r"\b(skip|xfail)\b")
 
 
 def label_faults(book, root: Path | None) -> list[Fault]:
@@ -26,7 +30,7 @@ def label_faults(book, root: Path | None) -> list[Fault]:
             if other is not display:
                 faults.append(_fault(display, f"the label stands in {other.path} already"))
             if display.kind == "eq":
-                faults += _promises(display, chapter, tests)
+                faults += _promises(display, chapter, tests) + _other_lines(book, display)
             if letters is not None and display.kind in KINDS:
                 faults += _unlisted(book, display, letters)
     for name in attnmath.__all__ if root else ():
@@ -46,16 +50,39 @@ def _promises(display: Display, chapter, tests: set | None) -> list[Fault]:
     if name not in chapter.shown:
         faults.append(_fault(display, f"no cell of this chapter has show({name})"))
     if tests is not None and f"test_{name}" not in tests:
-        faults.append(_fault(display, f"tests/ has no test_{name}"))
+        faults.append(_fault(display, f"tests/ has no test_{name} that asserts anything"))
     return faults
 
 
+def _other_lines(book, display: Display) -> list[Fault]:
+    """What the display and the listing of its function do not have in common."""
+    try:
+        if is_rule(display.name):
+            scene = book.scenes(book.cast_of(display))[0]
+            refuse_other_lines(display.name, display.statements, scene)
+    except PageError as error:
+        return [display.fault(error)] if error.kind == "listing" else []  # judged, and reported, elsewhere
+    return []
+
+
 def _tests(root: Path) -> set[str]:
-    names = set()
+    """The names of the tests that can fail."""
+    found = set()
     for path in (root / "tests").glob("test_*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        names |= {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
-    return names
+        found |= {n.name for n in tree.body if isinstance(n, ast.FunctionDef) and _asserts(n)}
+    return found
+
+
+def _asserts(test: ast.FunctionDef) -> bool:
+    """Whether a test that is run asserts something of a value, or calls a check."""
+    if any(SKIPPED.search(ast.unparse(mark)) for mark in test.decorator_list):
+        return False
+    nodes = list(ast.walk(test))
+    calls = (ast.unparse(n.func).rpartition(".")[2] for n in nodes if isinstance(n, ast.Call))
+    claims = [n.test for n in nodes if isinstance(n, ast.Assert)]
+    named = any(isinstance(part, ast.Name) for claim in claims for part in ast.walk(claim))
+    return named or any(map(CHECK.match, calls))
 
 
 def _letters(book) -> set[str]:

@@ -36,14 +36,14 @@ def entries(path: Path) -> list[Entry]:
 
 
 def identity_faults(book: Book, listed: list[Entry], path: Path) -> list[str]:
-    """Entries whose identity does not hold in the cast of their display."""
+    """Entries whose identity does not hold where their display has to."""
     faults = []
     for label, identity in sorted({(e.label, e.identity) for e in listed}):
         line = next(e.line for e in listed if (e.label, e.identity) == (label, identity))
         try:
             if label not in book.displays:
                 raise PageError("label", f"no display {label}")
-            scenes = book.scenes(book.cast_of(book.displays[label]))
+            scenes = book.stage(book.displays[label])
             with np.errstate(all="ignore"):
                 hold(book, "prp:identity", parse(identity), scenes)
         except PageError as error:

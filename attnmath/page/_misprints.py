@@ -16,6 +16,7 @@ from attnmath.page import _values as v
 from attnmath.page._book import Book
 from attnmath.page._cast import Cast
 from attnmath.page._chapter import Display
+from attnmath.page._conditions import STRENGTHENED
 from attnmath.page._corrections import corrections
 from attnmath.page._edits import Misprint
 from attnmath.page._judge import hold
@@ -26,7 +27,9 @@ from attnmath.page._syntax import parse
 from attnmath.page._trial import LARGEST_FREE, Trial, compare, is_constant
 from attnmath.page._values import Value
 
-REJECTED = ("value", "shape", "index", "letter", "grammar", "function", "label")
+REJECTED = ("value", "shape", "index", "letter", "grammar", "function", "label", "condition")
+
+ALIGNED = r"\begin{{aligned}}{}\end{{aligned}}"
 
 
 class Survivor(NamedTuple):
@@ -60,7 +63,8 @@ def tally(book: Book, display: Display) -> Tally:
         judged = Judged(book, display, cast)
         out = Tally(display.label, Counter())
         survivors = []
-        for misprint in misprints(display.text, display.statements, cast):
+        is_rule = display.kind == "eq"
+        for misprint in misprints(display.text, display.statements, cast, is_rule):
             verdict = judged.verdict(misprint)
             if verdict == "same":
                 out.same += 1
@@ -78,7 +82,7 @@ class Judged:
     def __init__(self, book: Book, display: Display, cast: Cast):
         self.book, self.display, self.cast = book, display, cast
         self.statements = display.statements
-        self.scenes = book.scenes(cast)
+        self.scenes = book.stage(display)
         self.free = book.scenes(cast, Independent)
         self.defines = any(s.origin == display.label for s in cast.letters.values())
 
@@ -86,19 +90,49 @@ class Judged:
         """The kind of the rejection, 'same', or the survivor."""
         text = misprint.apply(self.display.text)
         try:
-            statements = parse(text)
+            statements = self.read(misprint, text)
             changed = self.changed(statements)
             if changed == ():
                 return "same"
+            if misprint.kind == STRENGTHENED:
+                if self.meets_less(statements, changed):
+                    return "condition"
+                return self.survivor(misprint, text, changed)
             hold(self.book, self.display.label, statements, self.scenes, changed)
         except PageError as error:
             if error.kind != "value" or not self.defines or self.is_noticed(text):
                 return error.kind
         if self.is_same(statements):
             return "same"
-        shown = statements[(changed or (0,))[0]]
-        line = squeezed(text[shown.start : end_of(shown)])
-        return Survivor(self.display.label, line, misprint.kind)
+        return self.survivor(misprint, text, changed)
+
+    def read(self, misprint: Misprint, text: str) -> tuple:
+        """The statements of the text; where one alone is changed, the others are known."""
+        whole = self.display.text
+        for k, one in enumerate(self.statements):
+            others = (*self.statements[:k], *self.statements[k + 1 :])
+            is_apart = all(other.stop <= one.start or one.stop <= other.start for other in others)
+            if is_apart and one.start <= misprint.start and misprint.end <= one.stop:
+                inside = misprint._replace(start=misprint.start - one.start, end=misprint.end - one.start)
+                found = parse(ALIGNED.format(inside.apply(whole[one.start : one.stop])))
+                if len(found) == 1:
+                    return *self.statements[:k], found[0], *self.statements[k + 1 :]
+        return parse(text)
+
+    def survivor(self, misprint: Misprint, text: str, changed: tuple | None) -> Survivor:
+        """The first line that was changed, as it stands now."""
+        shown = parse(text)[(changed or (0,))[0]]
+        return Survivor(self.display.label, squeezed(text[shown.start : shown.stop]), misprint.kind)
+
+    def meets_less(self, statements: tuple, changed: tuple) -> bool:
+        """Whether in some setting a strengthened condition is met at fewer indices."""
+        for scene in self.scenes:
+            old, new = Trial(self.statements, scene), Trial(statements, scene)
+            for k in changed:
+                counts = [len(list(one.frames(one.statements[k]))) for one in (old, new)]
+                if counts[1] < counts[0]:
+                    return True
+        return False
 
     def is_noticed(self, text: str) -> bool:
         """Whether the book turns red with this misprint in a definition.
@@ -216,7 +250,3 @@ def _alike(a, b) -> bool:
 
 def _conditions(statement) -> tuple:
     return tuple(condition[:3] for condition in statement.conditions)
-
-
-def end_of(statement) -> int:
-    return max([statement.end, *(condition[4] for condition in statement.conditions)])

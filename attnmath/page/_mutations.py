@@ -1,13 +1,16 @@
-"""Every one-symbol misprint of a display, as edits of its LaTeX.
+"""Every small misprint of a display, as edits of its LaTeX.
 
-Reorderings that cannot change a value (the sides of ∘ and of ⟨ , ⟩) are not misprints and
-are not made; nor is a weakened relation, which stays true.
+One symbol changes, or one thing that a reader may get wrong as a whole: an index of one side, a
+condition, a bound, a line. Reorderings that cannot change a value (the sides of ∘ and of ⟨ , ⟩)
+are not misprints and are not made; nor is a weakened relation, which stays true.
 """
 
 import re
 from collections.abc import Iterator
+from itertools import chain, combinations
 
 from attnmath.page._cast import Cast
+from attnmath.page._conditions import bounds, conditions
 from attnmath.page._edits import EDITS, Misprint
 from attnmath.page._nodes import Node, Statement
 
@@ -17,10 +20,13 @@ STRONGER = {"=": ["\\ne", "<"], "\\le": ["=", "\\ge", "<"], "\\ge": ["=", "\\le"
 T = "^{\\mathsf T}"
 
 
-def misprints(text: str, statements: tuple[Statement, ...], cast: Cast) -> Iterator[Misprint]:
-    """All misprints of a display, each text once."""
+def misprints(
+    text: str, statements: tuple[Statement, ...], cast: Cast, is_rule: bool = False
+) -> Iterator[Misprint]:
+    """All misprints of a display, each text once; of a rule every line is needed."""
     seen = {_squeezed(text)}
-    for misprint in _all(text, statements, cast):
+    lost = _lost_lines(text, statements) if is_rule else ()
+    for misprint in chain(_all(text, statements, cast), lost):
         changed = _squeezed(misprint.apply(text))
         if changed not in seen:
             seen.add(changed)
@@ -59,6 +65,47 @@ def _all(text: str, statements: tuple, cast: Cast) -> Iterator[Misprint]:
                 yield from _reversed(text, members)
         for root in roots:
             yield from _of_tree(text, root, cast, indices)
+        yield from _indices(text, statement, indices)
+        yield from conditions(text, statement, cast)
+        yield from bounds(text, statement)
+
+
+def _indices(text: str, statement: Statement, indices: list) -> Iterator[Misprint]:
+    """On one side: a free index made constant, or two exchanged."""
+    sides = list(statement.members[statement.is_local :])
+    for condition in statement.conditions:
+        sides += condition[1]
+    for side in sides:
+        summed = {name for n in side.walk() if n.kind == "big" for name in n.args[1]}
+        places = {i: [n for n in side.walk() if n.kind == "name" and n.args == ("", i)] for i in indices}
+        free = {i: nodes for i, nodes in places.items() if nodes and i not in summed}
+        for i, nodes in free.items():
+            if any(_speaks_of(other, i) for other in sides if other is not side):  # else a special case
+                yield from (_replaced(text, side, [(node, k) for node in nodes]) for k in "12")
+            yield from (Misprint("index", node.start, node.end, "1") for node in nodes)
+        for i, j in combinations(free, 2):
+            yield _replaced(text, side, [(n, j) for n in free[i]] + [(n, i) for n in free[j]])
+
+
+def _speaks_of(side: Node, index: str) -> bool:
+    return any(n.kind == "name" and n.args == ("", index) for n in side.walk())
+
+
+def _replaced(text: str, side: Node, changes: list) -> Misprint:
+    """A side with other text in the places of some of its nodes."""
+    whole = text[side.start : side.end]
+    for node, new in sorted(changes, key=lambda change: -change[0].start):
+        whole = whole[: node.start - side.start] + new + whole[node.end - side.start :]
+    return Misprint("index", side.start, side.end, whole)
+
+
+def _lost_lines(text: str, statements: tuple) -> Iterator[Misprint]:
+    """A line of a rule deleted, with what parts it from the next or from the one before."""
+    for k, statement in enumerate(statements):
+        if k + 1 < len(statements):
+            yield Misprint("line lost", statement.start, statements[k + 1].start, "")
+        elif k:
+            yield Misprint("line lost", statements[k - 1].stop, statement.stop, " ")
 
 
 def _index_letters(statements: tuple, cast: Cast) -> set[str]:

@@ -66,6 +66,11 @@ class Statement:
     def is_local(self) -> bool:
         return self.relations[0] == ":="
 
+    @property
+    def stop(self) -> int:
+        """Where the last of its conditions ends."""
+        return max([self.end, *(condition[4] for condition in self.conditions)])
+
     def nodes(self):
         for member in self.members:
             yield from member.walk()

@@ -68,4 +68,4 @@ def _open(book: Book | None, root: Path) -> None:
 
 def _do(task: tuple) -> list:
     work, labels = task
-    return [work(_BOOK, _BOOK.displays[label]) for label in labels]
+    return [work(_BOOK, _BOOK.displays.get(label) or _BOOK.relations[label]) for label in labels]

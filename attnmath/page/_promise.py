@@ -9,10 +9,11 @@ import numpy as np
 import attnmath
 from attnmath._algebraic import NotAlgebraic
 from attnmath._arrays import is_exact
-from attnmath._heads import Weights
+from attnmath._heads import MultiheadMap, Weights
 from attnmath._tolerance import PAGE
 from attnmath.page._cast import Cast
 from attnmath.page._nodes import Inexact, PageError
+from attnmath.page._rules import refuse_gaps, refuse_other_cases
 from attnmath.page._scene import Scene
 from attnmath.page._values import largest_gap, plain
 from attnmath.page._vocabulary import is_rule
@@ -24,6 +25,12 @@ def code_name(cast: Cast, prefix: str, letter: str) -> str:
     return {"": letter, "d": "d" + letter, "dot": letter + "_dot", "dotd": f"d{letter}_dot"}[prefix]
 
 
+def code_names(cast: Cast) -> dict:
+    """How the code writes the letters of a cast -> (prefix, letter)."""
+    names = {code_name(cast, p, k): (p, k) for p in ("", "d", "dot") for k in cast.letters}
+    return names | {code_name(cast, "dotd", k): ("dotd", k) for k in cast.letters if cast.moves(k)}
+
+
 def check_function(name: str, statements: tuple, scene: Scene, magnitudes: dict) -> float:
     """`attnmath.name` on the letters of the cast returns the left sides of its display.
 
@@ -33,9 +40,7 @@ def check_function(name: str, statements: tuple, scene: Scene, magnitudes: dict)
     if not is_rule(name):
         raise PageError("label", f"attnmath has no function {name}")
     function = getattr(attnmath, name)
-    cast = scene.cast
-    names = {code_name(cast, p, k): (p, k) for p in ("", "d", "dot") for k in cast.letters}
-    names |= {code_name(cast, "dotd", k): ("dotd", k) for k in cast.letters if cast.moves(k)}
+    cast, names = scene.cast, code_names(scene.cast)
     try:
         out = function(**arguments(function, scene, names))
     except NotAlgebraic as error:
@@ -51,6 +56,8 @@ def check_function(name: str, statements: tuple, scene: Scene, magnitudes: dict)
     for key in ("dW", "dW_dot"):
         if results.get(key, out) is None and "W_Q" in names:
             raise PageError("label", f"{name} returns None for {key}")
+    refuse_gaps(name, statements, scene, given(function, names), set(map(names.get, results)))
+    refuse_other_cases(statements, scene)
     worst = 0.0
     for key, result in results.items():
         if result is None and key not in names:
@@ -72,15 +79,26 @@ def arguments(function: Callable, scene: Scene, names: dict) -> dict:
     """
     found: dict = {}
     for key, parameter in inspect.signature(function).parameters.items():
-        if key in names:
+        if key in scene.cast.sizes:
+            found[key] = scene.sizes[key]
+        elif parameter.default is False:
+            found[key] = True  # a switch, for results besides
+        elif key in names:
             found[key] = natural(scene, *names[key])
         elif key in ("W", "W_dot") and "W_Q" in names:
             found[key] = _weights(scene, names, key.removeprefix("W"))
-        elif key in scene.cast.sizes:
-            found[key] = scene.sizes[key]
         elif parameter.kind != parameter.KEYWORD_ONLY or parameter.default is parameter.empty:
             raise PageError("label", f"parameter {key} of {function.__name__} is not in the cast")
     return found
+
+
+def given(function: Callable, names: dict) -> set:
+    """The letters that a function is given, with those of the weights and of the way forward."""
+    keys = set(inspect.signature(function).parameters)
+    for whole, fields in (("W", Weights), ("W_dot", Weights), ("given", MultiheadMap)):
+        if whole in keys:
+            keys |= {field + whole.removeprefix("W").removeprefix("given") for field in fields._fields}
+    return {names[key] for key in keys & set(names)}
 
 
 def _weights(scene: Scene, names: dict, suffix: str) -> Any:

@@ -22,6 +22,7 @@ from attnmath.page._exact import ExactScene, roomy
 from attnmath.page._nodes import Inexact, PageError
 from attnmath.page._promise import check_function
 from attnmath.page._published import in_scene, summary
+from attnmath.page._scene import Scene
 from attnmath.page._trial import Trial, compare, fitted
 
 POINTS, ROOTS = 192, 5  # drawn, and taken, at most for a display in a setting
@@ -35,6 +36,7 @@ class Wrong(AssertionError):
         self.error = error
 
 
+EXACT = ("=", "!=")  # of letters; what is less or more is no question in a finite field
 FUNCTION = "function"  # the step from the display to the function that its label promises
 
 
@@ -43,20 +45,22 @@ class Exact:
     """What was proved of a display, and what was not."""
 
     display: Display
-    proved: int  # steps: relations between neighbours, and the function
+    proved: int  # steps (relations between neighbours, and the function) exact in every setting
     measured: dict[str, int]  # reason -> how many steps it leaves
     shapes: int  # settings with different sizes in which a step was proved
     proof: Proof  # all comparisons together
     is_nested: bool = False  # an exponential stands inside of another
+    partly: int = 0  # steps that are exact in some settings only
+    is_argued: bool = False  # the page derives the inequality
 
     @property
     def word(self) -> str:
-        """proved, measured, or both; of a published formula that fails, refuted."""
-        if not self.proved:
-            return "measured"
-        if self.measured:
-            return "both"
-        return "refuted" if self.display.kind == "err" else "proved"
+        """proved, argued, measured, or both; of a published formula that fails, refuted."""
+        if not self.measured:
+            return "refuted" if self.display.kind == "err" else "proved"
+        if self.is_argued:
+            return "argued"
+        return "both" if self.proved or self.partly else "measured"
 
 
 class Exactly:
@@ -132,32 +136,39 @@ class Exactly:
             return self.statements(display, display.statements, display.label.startswith("eq:"))
 
     def statements(self, display: Display, statements: tuple, has_function: bool = False) -> Exact:
-        """The same of these statements, in the cast of the display."""
-        cast = self.book.cast_of(display)
+        """The same of these statements, in the casts that know the display."""
         found: dict = {}
         points, signs, comparisons, depth, sizes = 1, 0, 0, 1, set()
+        steps = _all_steps(statements, has_function)
 
         def run(scene: ExactScene) -> list:
             scene = self.book.paired(statements, scene)
             name = display.name if has_function else ""
             return list(_steps(statements, scene, name))
 
-        for setting in cast.settings:
-            try:
-                (steps, scene), count, doubtful = self.at(cast, setting, run)
-            except Inexact as error:
-                found.setdefault(None, []).append(error)
-                continue
-            points, signs = max(points, count), max(signs, doubtful)
-            depth = max(depth, scene.point.depth)
-            for step, result in steps:
-                found.setdefault(step, []).append(result)
-                comparisons += not isinstance(result, Inexact)
-                if not isinstance(result, Inexact):
-                    sizes.add(tuple(scene.sizes.items()))
+        for cast in self.book.casts_of(display):
+            for setting, plain in zip(cast.settings, self.book.scenes(cast), strict=True):
+                name = f"{cast.name}, {setting.name}"
+                met = _met(statements, self.book.paired(statements, plain))
+                asked = [step for step in steps if step == FUNCTION or step[0] in met]
+                try:
+                    (results, scene), count, doubtful = self.at(cast, setting, run)
+                except Inexact as error:
+                    results = [(step, error) for step in asked]
+                else:
+                    points, signs = max(points, count), max(signs, doubtful)
+                    depth = max(depth, scene.point.depth)
+                    unmet = Inexact("algebra", "its condition is not met exactly")
+                    results += [(step, unmet) for step in asked if step not in dict(results)]
+                for step, result in results:
+                    found.setdefault(step, {}).setdefault(name, []).append(result)
+                    if not isinstance(result, Inexact):
+                        comparisons += 1
+                        sizes.add(tuple(scene.sizes.items()))
         total = Proof(comparisons, 0, points, signs)
-        told = _told(display, statements, has_function, found, len(sizes), total)
-        return replace(told, is_nested=depth > 1)
+        told = _told(display, steps, found, len(sizes), total)
+        is_argued = self.book.derivation(display) is not None
+        return replace(told, is_nested=depth > 1, is_argued=is_argued)
 
     def _refuted(self, display: Display) -> Exact:
         """A published formula, which fails exactly as it does in float64."""
@@ -177,7 +188,10 @@ class Exactly:
         if not results:
             return Exact(display, 0, dict(measured), 0, Proof(0, 0, 1))
         one = summary(display, cast, results)
-        return Exact(display, one.settings + one.met, {}, len(sizes), Proof(one.comparisons, 0, points))
+        proof = Proof(one.comparisons, 0, points)
+        of = f"of {len(cast.settings)} settings"
+        reasons = {f"in {count} {of}: {text}": count for text, count in measured.items()}
+        return Exact(display, one.settings + one.met, reasons, len(sizes), proof)
 
 
 def _steps(statements: tuple, scene: ExactScene, function: str) -> Iterator[tuple]:
@@ -186,10 +200,13 @@ def _steps(statements: tuple, scene: ExactScene, function: str) -> Iterator[tupl
     for k, statement in enumerate(statements):
         if statement.is_local:
             continue
+        exact = [i for i, relation in enumerate(statement.relations) if relation in EXACT]
+        equal = {*exact, *(i + 1 for i in exact)}  # no other member needs a value
         try:
             for frame in trial.frames(statement):
                 met[k] = 1.0
-                values = [_value(frame, member) for member in statement.members]
+                members = enumerate(statement.members)
+                values = [_value(frame, member) if i in equal else None for i, member in members]
                 for i, relation in enumerate(statement.relations):
                     try:
                         found = _degree(values[i : i + 2], statement.members[i : i + 2], relation)
@@ -218,6 +235,9 @@ def _value(frame, member):
 
 def _degree(pair: list, members: tuple, relation: str) -> int | Inexact:
     """The degree of a comparison, or why it is not exact; a PageError if it does not hold."""
+    if relation not in EXACT:
+        what = "≈ has a bound" if relation == "~" else f"'{relation}' is an inequality"
+        return Inexact("algebra", what)
     for value in pair:
         if isinstance(value, Inexact):
             return value
@@ -231,21 +251,36 @@ def _degree(pair: list, members: tuple, relation: str) -> int | Inexact:
         raise
 
 
-def _told(
-    display: Display, statements: tuple, has_function: bool, found: dict, shapes: int, proof: Proof
-) -> Exact:
-    """The steps that were compared at least once, and the reasons of the others."""
+def _all_steps(statements: tuple, has_function: bool) -> list:
     steps = [(k, i) for k, s in enumerate(statements) if not s.is_local for i in range(len(s.relations))]
-    proved, degree, reasons = 0, 0, Counter()
-    for step in [*steps, *([FUNCTION] if has_function else [])]:
-        results = found.get(step, [])
-        degrees = [d for d in results if not isinstance(d, Inexact)]
-        if degrees:
-            proved, degree = proved + 1, max(degree, *degrees)
+    return [*steps, *([FUNCTION] if has_function else [])]
+
+
+def _met(statements: tuple, scene: Scene) -> set:
+    """The statements whose conditions a setting meets, in float64."""
+    trial = Trial(statements, scene)
+    lines = [(k, s) for k, s in enumerate(statements) if not s.is_local]
+    return {k for k, s in lines if not s.conditions or next(trial.frames(s), None)}
+
+
+def _told(display: Display, steps: list, found: dict, shapes: int, proof: Proof) -> Exact:
+    """The steps that are exact in every setting that meets them, and the reasons of the others."""
+    proved, partly, degree, reasons = 0, 0, 0, Counter()
+    for step in steps:
+        results = found.get(step, {})
+        errors = {name: error for name, several in results.items()
+                  for error in several if isinstance(error, Inexact)}  # fmt: skip
+        degrees = [d for several in results.values() for d in several if not isinstance(d, Inexact)]
+        degree = max([degree, *degrees])
+        if degrees and not errors:
+            proved += 1
+        elif not errors:
+            reasons["no exact setting meets the condition"] += 1
         else:
-            others = [*results, *found.get(None, [])]
-            reasons[others[0].message if others else "no exact setting meets the condition"] += 1
-    return Exact(display, proved, dict(reasons), shapes, proof._replace(degree=degree))
+            partly += bool(degrees)
+            where = f"in {len(errors)} of {len(results)} settings: " if len(errors) < len(results) else ""
+            reasons[where + next(iter(errors.values())).message] += 1
+    return Exact(display, proved, dict(reasons), shapes, proof._replace(degree=degree), partly=partly)
 
 
 def exactly(book: Book) -> Exactly:

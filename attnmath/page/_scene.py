@@ -20,7 +20,7 @@ from attnmath.page._values import Value, magnitude, plain, text
 
 
 class Scene:
-    """A cast with values. `letter`, `size`, `array` and `partial` are what frames ask."""
+    """A cast with values for its letters, and the derivatives by them."""
 
     def __init__(self, cast: Cast, setting: Setting, definitions: dict):
         self.cast, self.setting = cast, setting

@@ -8,7 +8,6 @@ import numpy as np
 from attnmath.page._book import Book
 from attnmath.page._chapter import Display
 from attnmath.page._listed import Entry
-from attnmath.page._misprints import end_of
 from attnmath.page._mutations import squeezed
 from attnmath.page._nodes import PageError
 from attnmath.page._proofs import Exact, Exactly, exactly
@@ -28,9 +27,9 @@ def proofs_or_faults(alive: list[Entry], book: Book, display: Display) -> list[E
 
 def _proof_of_misprint(book: Book, display: Display, text: str) -> Exact:
     """The proof of a misprinted line; where it defines a letter, of the book with that letter."""
-    old = [squeezed(display.text[s.start : end_of(s)]) for s in display.statements]
+    old = [squeezed(display.text[s.start : s.stop]) for s in display.statements]
     k = max(range(len(old)), key=lambda i: SequenceMatcher(None, old[i], text).ratio())
-    start, end = display.statements[k].start, end_of(display.statements[k])
+    start, end = display.statements[k].start, display.statements[k].stop
     changed = replace(display, text=display.text[:start] + text + display.text[end:])
     lines = changed.statements
     if not lines[k].is_local:

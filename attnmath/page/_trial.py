@@ -42,6 +42,7 @@ class Compared:
     error: float  # relative to the magnitude
     magnitude: float
     degree: int = 0  # of what is 0, where it is exact
+    tells: bool = True  # a side is not zero
 
 
 class Trial:
@@ -172,7 +173,7 @@ def _compare_constants(a: Value, b: Value, relation: str) -> int:
 
 def holds_at_reals(a: Value, relation: str, b: Value) -> bool:
     """Whether an inequality holds, clearly, at the point of real numbers beside a random one."""
-    x, y = (np.array([entry.real for entry in side.x.flat]) for side in v.match(a, b, "a condition"))
+    x, y = (np.array([entry._real for entry in side.x.flat]) for side in v.match(a, b, "a condition"))
     gap = {"<": y - x, "<=": y - x, ">": x - y, ">=": x - y}[relation]
     return bool(np.all(gap > DISTINCT * (np.abs(x) + np.abs(y))))
 
@@ -213,4 +214,5 @@ def compare(
         relative = 0.0
     if not holds:
         raise PageError("value", f"the sides of '{relation}' differ by {error:.1e}")
-    return Compared(relative, magnitude)
+    size = np.abs([both.x, both.y]).max(initial=0.0)
+    return Compared(relative, magnitude, tells=bool(size > slack))

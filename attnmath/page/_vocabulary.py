@@ -11,7 +11,7 @@ import attnmath
 from attnmath._algebraic import NotAlgebraic
 from attnmath._arrays import is_exact
 from attnmath.page import _values as v
-from attnmath.page._nodes import Misfit, PageError
+from attnmath.page._nodes import Inexact, Misfit, PageError
 from attnmath.page._values import Value, plain
 
 CHECKS = (  # public, and no formulas
@@ -94,7 +94,9 @@ def _vec(a: Value) -> Value:
 
 def _rank(a: Value) -> Value:
     v.known(a, "rank")
-    rank = float(np.linalg.matrix_rank(a.x if is_exact(a.x) else plain(a.x)))
+    if is_exact(a.x):
+        raise Inexact("algebra", "a rank at a random point is that of almost all matrices only")
+    rank = float(np.linalg.matrix_rank(plain(a.x)))
     return Value(a.x[:1, :1] * 0 + rank, np.array([[rank]]))
 
 

@@ -7,6 +7,7 @@
 """
 
 import importlib.metadata
+import json
 import os
 import re
 import shutil
@@ -23,6 +24,7 @@ LOGGER = logging.getLogger(__name__)
 FUNCTION_LABEL = re.compile(r"^eq:([A-Za-z]\w*)$")
 DERIVED_IN = re.compile(r"chapters/(\w+)\.md")
 LABEL = re.compile(r"(?<![\w`:])eq:(\w+)")
+COMMENT = re.compile(r"\s*(<!--((?!-->).)*-->\s*)*", re.S)
 
 
 class LinkEquations(SphinxTransform):
@@ -46,7 +48,10 @@ class LinkEquations(SphinxTransform):
 
 
 class CountDisplays(SphinxTransform):
-    """Every display that is rendered is one that was run: the same labels, in the same order."""
+    """Every display that is rendered is one that was run: the same labels, in the same order.
+
+    Every inline formula that is rendered is one that was read, in the text or in an output.
+    """
 
     default_priority = 15
 
@@ -57,12 +62,38 @@ class CountDisplays(SphinxTransform):
             return
         from attnmath.page._chapter import read
 
+        chapter = read(text)
+        formulas = {plain(node.astext()) for node in self.document.findall(nodes.math)}
+        unread = formulas - set(map(plain, chapter.inline)) - self.printed(path)
+        if unread:
+            LOGGER.warning("formulas that are rendered and were not read: %s", ", ".join(sorted(unread)),
+                           location=self.env.docname)
+        raw = [node.astext() for node in self.document.findall(nodes.raw) if not COMMENT.fullmatch(node.astext())]
+        if raw:
+            LOGGER.warning("HTML that was not read: %s", raw[0], location=self.env.docname)
         rendered = [block.get("label") for block in self.document.findall(nodes.math_block)]
-        run = [display.label for display in read(text).displays]
+        run = [display.label for display in chapter.displays]
         if rendered != run:
             odd = sorted(set(map(str, rendered)) ^ set(run)) or ["their order"]
             LOGGER.warning("displays that are rendered and displays that are run differ: %s",
                            ", ".join(odd), location=self.env.docname)
+
+
+    @staticmethod
+    def printed(path):
+        """The formulas in what a notebook's cells print, which `tools/nb.py check` has read."""
+        if path.suffix != ".ipynb":
+            return set()
+        from attnmath.page._chapter import read_text
+
+        cells = json.loads(path.read_text("utf-8"))["cells"]
+        shown = (out.get("data", {}) for cell in cells for out in cell.get("outputs", ()))
+        outputs = (data.get("text/markdown", "") for data in shown)
+        return {plain(formula) for out in outputs for formula in read_text("".join(out)).inline}
+
+
+def plain(formula):
+    return " ".join(formula.split())
 
 
 def link_docstring(app, what, name, obj, options, lines):

@@ -1,0 +1,187 @@
+"""A function that is no attention of the list: are its gradients those of its own output?
+
+Its output is compared with nothing. In float64, where it takes that, derivatives of the output are
+taken by differences, along a random direction of each argument, and compared with the gradients.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from attnmath._examine._bounds import right_and_bounds
+from attnmath._examine._candidate import Candidate
+from attnmath._examine._case import Case, Conventions
+from attnmath._examine._families import cases
+from attnmath._examine._report import Finding
+from attnmath._examine._yardstick import judge
+from attnmath._roundoff import unit_roundoff
+
+# Of a difference, in units of the size of the argument; the shortest meet few of many kinks.
+STEPS = 2.0 ** -np.arange(3.0, 28.0, 3.0)
+EXACT = 1e-6  # of a gradient's size: differences in float64 are better than that by far
+ROUGH = 2e-4  # differences that are not known so well say nothing
+ROUNDINGS = 2.0**12  # that a gradient of a shorter format may be off by, at most 1/8
+OPTIONS = ("mask", "causal", "bias", "scale", "groups")
+# Where the layout of memory differs alone, or there is one key, a function is not told apart.
+UNTOLD = frozenset({"strided inputs", "strided dO", "broadcast dO", "empty row", "poison", "dropout"})
+LENGTHS = {
+    "keys": lambda c: c.sizes["m"],
+    "queries": lambda c: c.sizes["n"],
+    "queries or keys": lambda c: max(c.sizes["n"], c.sizes["m"]),
+}
+ARGUMENT = {"dQ": "Q", "dK": "K", "dV": "V", "dB": "bias"}
+
+
+class Compared(NamedTuple):
+    """How far the gradients are from the derivatives of the output."""
+
+    off: dict[str, float]  # of each gradient's size
+    wrong: dict[str, float]  # those that differ by more than rounding
+    dtype: str  # of the differences
+    problems: int
+
+
+def wider(candidate: Candidate, dtype: str) -> Candidate:
+    """The same function with numbers of another format."""
+    if candidate.dtype == dtype:
+        return candidate
+    return Candidate(candidate.fn, candidate.backward, options=candidate.options, framework=candidate.framework,
+                     dtype=dtype, layout=candidate.layout, device=candidate.device,
+                     time_limit=candidate.time_limit)  # fmt: skip
+
+
+def reference(candidate: Candidate, means: Conventions, some: Sequence[Case]) -> Candidate | None:
+    """The candidate in float64, else in float32: the first in which it answers."""
+    for dtype in ("float64", "float32"):
+        if unit_roundoff(dtype) <= unit_roundoff(candidate.dtype):
+            other = wider(candidate, dtype)
+            if any(other.run(case, means, forward=True).answer is not None for case in some[:3]):
+                return other
+    return None
+
+
+def plain(some: Sequence[Case]) -> list[Case]:
+    """Gaussian problems with nothing but queries, keys and values, and several keys."""
+    return [c for c in some if "gaussian" in c.traits and not c.traits & {*OPTIONS, *UNTOLD} and c.sizes["m"] > 1]
+
+
+def another(candidate: Candidate, means: Conventions, some: Sequence[Case]) -> str | None:
+    """In which plain problems the output is not that of attention, if it is another function.
+
+    It is if that is so in half of them, or in all above some length, as with a window. What is right
+    in most plain problems is attention with a mistake.
+    """
+    off, right = [], []
+    for case in plain(some):
+        outcome = candidate.run(case, means, forward=True)
+        if outcome.answer is not None:
+            truth = right_and_bounds(outcome.case, means, candidate.dtype)
+            passed = judge(outcome.answer, *truth, None)["O"].passed
+            (right if passed else off).append(case)
+    count = f"{len(off)} of {len(off) + len(right)} problems without options"
+    if off and 2 * len(off) >= len(off) + len(right):
+        return count
+    for what, length in LENGTHS.items():
+        longest = max(map(length, right), default=0)
+        if len(off) > 1 and longest < min(map(length, off)):
+            return f"{count}, all with more than {longest} {what}"
+    return None
+
+
+def times(candidate: Candidate, means: Conventions, some: Sequence[Case]) -> str:
+    """That the output is attention times a number, and which, if it is so in all plain problems."""
+    factors = []
+    for case in plain(some):
+        outcome = candidate.run(case, means, forward=True)
+        if outcome.answer is None:
+            continue
+        truth, off = right_and_bounds(outcome.case, means, candidate.dtype)
+        c = float((outcome.answer.O * truth.O).sum() / (truth.O**2).sum())
+        scaled, allowed = (x._replace(O=abs(c) * x.O) for x in (truth, off))
+        if not judge(outcome.answer._replace(O=np.sign(c) * outcome.answer.O), scaled, allowed, None)["O"].passed:
+            return ""
+        factors.append(f"{c:.6g}")
+    if not factors:
+        return ""
+    return f"; it is attention times {' or '.join(dict.fromkeys(factors))}"
+
+
+def chosen(candidate: Candidate, dtype: str, seed: int) -> list[Case]:
+    """The problems to compare in: two without options, and one with each that it takes."""
+    some = [c for c in cases(set(candidate.options), dtype, seed) if not c.traits & UNTOLD and c.scale != 0]
+    some = [c for c in some if "gaussian" in c.traits and min(c.sizes["n"], c.sizes["m"]) > 1]
+    first = plain(some)
+    long = [c for c in first if c.sizes["m"] > 32][:1]
+    with_option = [next((c for c in some if word in c.traits), None) for word in OPTIONS]
+    picked = [*first[:3], *long, *(c for c in with_option if c is not None)]
+    return [c for i, c in enumerate(picked) if c not in picked[:i]]
+
+
+def compared(candidate: Candidate, other: Candidate, means: Conventions, some: Sequence[Case]) -> Compared | None:
+    """The gradients beside differences of the output of `other`; None where these say nothing."""
+    rng, off, wrong, done = np.random.default_rng(7), {}, {}, 0
+    most = min(ROUNDINGS * unit_roundoff(candidate.dtype), 1 / 8)
+    for case in some:
+        answer = candidate.run(case, means).answer
+        wide = answer if other is candidate else other.run(case, means).answer
+        if answer is None or wide is None or not np.isfinite(wide.O).all():
+            continue
+        done += 1
+        for letter, name in ARGUMENT.items():
+            x = getattr(case, name)
+            if x is None or letter == "dB" and wide.dB is None:
+                continue
+            direction = rng.standard_normal(x.shape) * np.isfinite(x)
+            rms = float(np.sqrt(np.mean(x[np.isfinite(x)] ** 2))) or 1.0
+            slopes = derivatives(_along(other, means, case, name, direction), rms)
+            least = 1e-12 * float(np.linalg.norm(case.dO) * np.linalg.norm(wide.O)) / rms  # as good as 0
+            for gradient, allowed in ((getattr(wide, letter), EXACT), (getattr(answer, letter), max(EXACT, most))):
+                gradient = np.zeros(x.shape) if gradient is None else gradient
+                size = max(float(np.linalg.norm(gradient)), least)
+                mine = float((gradient * direction).sum())
+                known = [(abs(mine - y), unsure) for y, unsure in slopes if unsure <= ROUGH * max(size, abs(y))]
+                if not np.isfinite(size) or not known:
+                    return None
+                error, unsure = min(known)
+                off[letter] = max(off.get(letter, 0.0), error / size)
+                if error > max(allowed * size, 8 * unsure):
+                    wrong[letter] = max(wrong.get(letter, 0.0), error / size)
+    return Compared(off, wrong, other.dtype, done) if done else None
+
+
+def _along(
+    candidate: Candidate, means: Conventions, case: Case, name: str, direction: np.ndarray
+) -> Callable[[float], float]:
+    """h -> the change of <dO, O> between -h and h in a direction of one argument."""
+    def change(h: float) -> float:
+        ends = (replace(case, **{name: getattr(case, name) + t * direction}) for t in (h, -h))
+        up, down = (candidate.run(end, means, forward=True).answer for end in ends)
+        return float("nan") if up is None or down is None else float(((up.O - down.O) * case.dO).sum())
+
+    return change
+
+
+def derivatives(change: Callable[[float], float], size: float) -> list[tuple[float, float]]:
+    """The derivative by central differences of the fourth order, for each step but the first.
+
+    Beside each, how far it is from that of the longer step before; no step suits every function:
+    a long one meets kinks, and a short one roundings: where these hide every change, it says nothing.
+    """
+    found = [(8 * change(h) - change(2 * h)) / (12 * h) for h in STEPS * size]
+    constant = not any(found)
+    return [(y, abs(y - x)) for x, y in zip(found, found[1:]) if np.isfinite(x + y) and (y or constant)]
+
+
+def own_gradients(found: Compared, where: str) -> Finding:
+    """What was compared, as a finding."""
+    each = ", ".join(f"{letter} {size:.1g}" for letter, size in found.off.items())
+    evidence = (f"in {found.problems} problems, differences of its output in {found.dtype} are off from its"
+                f" gradients by, of their size: {each}")  # fmt: skip
+    if not found.wrong:
+        title = "its gradients are those of its own output"
+        return Finding("unlisted", "own gradients", title, where, evidence=evidence)
+    much = ", ".join(f"{letter} differs by {size:.2g} of its size" for letter, size in found.wrong.items())
+    title = f"it is no attention of the list, and its gradients are not those of its own output: {much}"
+    return Finding("unnamed", "own_gradients", title, where, evidence=evidence)
