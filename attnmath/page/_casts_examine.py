@@ -3,7 +3,7 @@
 import numpy as np
 
 from attnmath.page._cast import Cast, Letter, Setting
-from attnmath.page._casts_layer import first_zero, together
+from attnmath.page._casts_layer import calm, first_zero, together
 
 
 def _choices(values: dict, sizes: dict) -> None:
@@ -62,8 +62,8 @@ TERMS = Cast(
     },
     outputs=("O",),
     settings=(
-        Setting("random bias, but for the first query", 411, change=first_zero("B")),
-        Setting("masked", 412, change=_masked),
+        Setting("random bias, but for the first query", 411, change=calm(first_zero("B"))),
+        Setting("masked", 412, change=calm(_masked)),
         Setting("no bias, the first query zero", 413, change=together(_no_bias, first_zero("Q"))),
         Setting("uniform", 414, change=_uniform),
         Setting("no queries, a bias but for the first", 416, change=together(_no_queries, first_zero("B"))),

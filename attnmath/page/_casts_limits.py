@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from attnmath.page._cast import Cast, Letter, Setting
-from attnmath.page._casts_layer import empty_row, first_zero, no_score_bias
+from attnmath.page._casts_layer import empty_row, first_zero, no_score_bias, together
 
 
 def _rows_alike(x: np.ndarray) -> np.ndarray:
@@ -68,6 +68,14 @@ def _equal_halves(size: float):
     return change
 
 
+def _unlike_queries(values: dict, sizes: dict) -> None:
+    """Queries in one direction, each longer than the one before; all but the first like both keys alike."""
+    _halves(values, sizes)
+    values["Q"] = np.outer([0.5, 1.0, 3.0], values["Q"][0])
+    values["B"][0] += [2.0, 0.0]
+    values["E"] = np.outer([1, -1], values["Q"][0])
+
+
 def _one_query(values: dict, sizes: dict) -> None:
     """Halves, where only the longest query may attend to anything."""
     _halves(values, sizes)
@@ -119,12 +127,17 @@ REACH = Cast(
         _setting("equal keys, more queries", 405, {"n": 5, "m": 4}, change=_equal_keys(6.0)),
         _setting("equal keys, fewer queries", 406, change=_equal_keys(0.0625)),
         _setting("two keys, equal queries", 408, TWO, change=_equal_queries),
+        _setting("halves, but for the shortest query", 413, TWO, change=_unlike_queries),
     ),
 )
 
 
 def _from_zero(values: dict, sizes: dict) -> None:
     values["E"][0] = 0
+
+
+def _from_a_plane(values: dict, sizes: dict) -> None:
+    values["E"][0, 0] = 0
 
 
 def _unseen(values: dict, sizes: dict) -> None:
@@ -185,7 +198,7 @@ BALL = Cast(
     outputs=("Y",),
     settings=(
         Setting("random bias", 421),
-        Setting("empty row", 422, change=empty_row),
+        Setting("empty row, the first token in a plane", 422, change=together(empty_row, _from_a_plane)),
         Setting("sizes in another order", 423, {"n": 3, "d": 5, "d_v": 2}, change=_unseen),
         Setting("a token at zero", 424, change=_from_zero),
         Setting("no scores", 425, change=_no_scores),
@@ -211,7 +224,7 @@ def _mirrored(values: dict, sizes: dict) -> None:
 
 def _event(values: dict, sizes: dict) -> None:
     """The scores of an event grow alike, those outside of it shrink alike."""
-    values["chi"] = 1.0 * (np.arange(sizes["m"]) < 2)[None]
+    values["chi"] = 1.0 * (np.arange(sizes["m"]) % 3 == 1)[None]
     values["u"] = 1.75 * values["chi"] - 0.625 * (1 - values["chi"])
 
 

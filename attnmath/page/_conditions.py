@@ -56,8 +56,9 @@ def bounds(text: str, statement: Statement) -> Iterator[Misprint]:
     for a, relation, b in zip(statement.members, statement.relations, statement.members[1:]):
         low, high = (a, b) if relation in ("<=", "<") else (b, a)
         if relation in ("<=", "<", ">=", ">") and not is_constant(low) and not is_constant(high):
-            inner = text[high.start : high.end]
-            yield Misprint("a tenth", high.start, high.end, rf"\frac{{1}}{{10}} ({inner})")
+            bound = low if low.kind == "sum" and low.args[0] == ("-",) else high
+            inner = text[bound.start : bound.end]
+            yield Misprint("a tenth", bound.start, bound.end, rf"\frac{{1}}{{10}} ({inner})")
     for word, members, _, _, _ in statement.conditions:
         if word == "within" and members[0].kind == "number":
             value = f"{members[0].args[0] / 10:.12f}".rstrip("0")

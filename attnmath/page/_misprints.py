@@ -94,9 +94,9 @@ class Judged:
             changed = self.changed(statements)
             if changed == ():
                 return "same"
+            if self.is_in_condition(misprint) and changed and self.meets_less(statements, changed):
+                return "condition"
             if misprint.kind == STRENGTHENED:
-                if self.meets_less(statements, changed):
-                    return "condition"
                 return self.survivor(misprint, text, changed)
             hold(self.book, self.display.label, statements, self.scenes, changed)
         except PageError as error:
@@ -124,15 +124,22 @@ class Judged:
         shown = parse(text)[(changed or (0,))[0]]
         return Survivor(self.display.label, squeezed(text[shown.start : shown.stop]), misprint.kind)
 
+    def is_in_condition(self, misprint: Misprint) -> bool:
+        """Whether a condition changes, which stays one."""
+        spans = [c[3:] for s in self.statements for c in s.conditions]
+        return any(a < misprint.start and misprint.end <= b for a, b in spans)
+
     def meets_less(self, statements: tuple, changed: tuple) -> bool:
-        """Whether in some setting a strengthened condition is met at fewer indices."""
+        """Whether a condition is met only where it was, and in some setting at fewer indices."""
+        fewer = False
         for scene in self.scenes:
             old, new = Trial(self.statements, scene), Trial(statements, scene)
             for k in changed:
-                counts = [len(list(one.frames(one.statements[k]))) for one in (old, new)]
-                if counts[1] < counts[0]:
-                    return True
-        return False
+                before, now = ([f.index for f in one.frames(one.statements[k])] for one in (old, new))
+                if any(index not in before for index in now):
+                    return False
+                fewer |= len(now) < len(before)
+        return fewer
 
     def is_noticed(self, text: str) -> bool:
         """Whether the book turns red with this misprint in a definition.

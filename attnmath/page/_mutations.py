@@ -82,7 +82,8 @@ def _indices(text: str, statement: Statement, indices: list) -> Iterator[Misprin
         for i, nodes in free.items():
             if any(_speaks_of(other, i) for other in sides if other is not side):  # else a special case
                 yield from (_replaced(text, side, [(node, k) for node in nodes]) for k in "12")
-            yield from (Misprint("index", node.start, node.end, "1") for node in nodes)
+            if len(nodes) > 1:
+                yield from (Misprint("index", node.start, node.end, "1") for node in nodes)
         for i, j in combinations(free, 2):
             yield _replaced(text, side, [(n, j) for n in free[i]] + [(n, i) for n in free[j]])
 

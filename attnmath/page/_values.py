@@ -170,8 +170,9 @@ def power(a: Value, exponent: Value) -> Value:
     if is_exact(a.x):
         return Value(a.x**exponent.x, a.m)
     e, size = np.real(plain(exponent.x)), sizes(a.x)
-    moved = np.abs(e) * size ** (e - 1) * a.m + size**e * np.abs(np.log(size)) * exponent.m
-    return Value(a.x**exponent.x, size**e + np.where(size > 0, moved, 0.0))
+    out = size**e
+    moved = np.abs(e) * size ** (e - 1) * a.m + out * np.abs(np.log(size)) * exponent.m
+    return Value(a.x**exponent.x, out + np.where((size > 0) & (out > 0), moved, 0.0))
 
 
 def inverse(a: Value) -> Value:
