@@ -89,8 +89,9 @@ def attention_vjp(
     dK = T(gamma * dA) @ Q
     dB = dA
     dgamma = dA * (Q @ T(K))
-    found = dQ, dK, dV, dB, dgamma
-    return AttentionGradients(*map(sum_to, found, (Q, K, V, B, gamma)))
+    return AttentionGradients(
+        *map(sum_to, (dQ, dK, dV, dB, dgamma), (Q, K, V, B, gamma))
+    )
 
 
 def attention_jvp(

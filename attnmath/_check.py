@@ -45,7 +45,15 @@ def check_vjp(
     if exact:
         from attnmath._exact_check import prove_vjp  # takes longer to import than all formulas
 
-        return prove_vjp(f_vjp, f, x, constants, seed, check_vjp)
+        return prove_vjp(f_vjp, f, x, constants, seed, _vjp_in_floats)
+    _vjp_in_floats(f_vjp, f, x, constants, dY, seed)
+    return None
+
+
+def _vjp_in_floats(
+    f_vjp: Callable, f: Callable, x: tuple, constants: dict, dY: Any, seed: int, floor: float = 0.0
+) -> None:
+    """The same; an error of up to the floor is allowed in any case."""
     problem = Problem("check_vjp", f, x, constants)
     dY = problem.cotangent(dY, seed)
     given = dY if takes_each(f_vjp, f, x, dY) else (dY,)
@@ -62,14 +70,13 @@ def check_vjp(
         error = abs(got.ravel() - w @ J)
         level = abs(w) @ abs(Y) / problem.height(k)
         magnitude = max(_largest(abs(w) @ abs(J)), level)
-        allowed = ROUNDINGS * UNIT_ROUNDOFF * magnitude
+        allowed = max(ROUNDINGS * UNIT_ROUNDOFF * magnitude, floor)
         if _largest(error) > allowed:
             allowed = max(allowed, CONDITION * _largest(abs(w) @ problem.wobble(k)))
         if _largest(error) > allowed:
             j = int(error.argmax())
             problem.check_side(k, w, j, got.ravel()[j], (w @ J)[j])
             raise AssertionError(sentence(name, error, got.shape, allowed))
-    return None
 
 
 def check_jvp(
@@ -92,11 +99,20 @@ def check_jvp(
     in x_dot stays None.
     Derived in chapters/checking.md.
     """
-    left_out = (None,) * (_number_of_tangents(f_jvp, len(x)) - len(x))
     if exact:
         from attnmath._exact_check import prove_jvp
 
-        return prove_jvp(f_jvp, f, x, x_dot, left_out, constants, seed, check_jvp)
+        left_out = (None,) * (_number_of_tangents(f_jvp, len(x)) - len(x))
+        return prove_jvp(f_jvp, f, x, x_dot, left_out, constants, seed, _jvp_in_floats)
+    _jvp_in_floats(f_jvp, f, x, constants, x_dot, seed)
+    return None
+
+
+def _jvp_in_floats(
+    f_jvp: Callable, f: Callable, x: tuple, constants: dict, x_dot: Any, seed: int, floor: float = 0.0
+) -> None:
+    """The same; an error of up to the floor is allowed in any case."""
+    left_out = (None,) * (_number_of_tangents(f_jvp, len(x)) - len(x))
     problem = Problem("check_jvp", f, x, constants)
     dots = problem.tangents(x_dot, seed)
     names = [name + "_dot" for name in problem.names]
@@ -104,14 +120,13 @@ def check_jvp(
     there = [k for k, dot in enumerate(dots) if dot is not None]
     for k in there:
         moving = (d if i == k or d is None else 0 * d for i, d in enumerate(dots))
-        _check_along(f_jvp, problem, [k], (*moving, *left_out, *problem.x), dots, names)
+        _check_along(f_jvp, problem, [k], (*moving, *left_out, *problem.x), dots, names, floor)
     if len(there) > 1:
-        _check_along(f_jvp, problem, there, (*dots, *left_out, *problem.x), dots, names)
-    return None
+        _check_along(f_jvp, problem, there, (*dots, *left_out, *problem.x), dots, names, floor)
 
 
 def _check_along(
-    f_jvp: Callable, problem: Problem, ks: list, taken: tuple, dots: list, names: list
+    f_jvp: Callable, problem: Problem, ks: list, taken: tuple, dots: list, names: list, floor: float
 ) -> None:
     """Compare f_jvp where the arguments ks move."""
     given = [*names, *["None"] * (len(taken) - 2 * len(names)), *problem.names]
@@ -127,7 +142,7 @@ def _check_along(
             problem.check_analytic(ks[0])
         error = abs(got.ravel() - want[part])
         level = _largest(abs(Y[whole])) * moves
-        allowed = ROUNDINGS * UNIT_ROUNDOFF * max(_largest(size[whole]), level)
+        allowed = max(ROUNDINGS * UNIT_ROUNDOFF * max(_largest(size[whole]), level), floor)
         if _largest(error) > allowed:
             wobble = sum(problem.wobble(k)[part] @ abs(flat(dots[k])) for k in ks)
             allowed = max(allowed, CONDITION * _largest(wobble))

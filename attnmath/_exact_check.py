@@ -17,7 +17,7 @@ from attnmath._point import Point
 from attnmath._problem import names_of, takes_each
 from attnmath._proof import Proof
 from attnmath._prove import at_point, at_points, check_letters, drawn
-from attnmath._reals import drawings
+from attnmath._reals import ZERO, drawings
 from attnmath._returned import tangents
 from attnmath._step import each, parts
 
@@ -55,15 +55,15 @@ def prove_vjp(
     judge = partial(_compared, run, f, x, constants)
     check_letters(x, constants)
     found, points, signs = at_points(judge, seed)
-    confirm_check(partial(check, f_vjp, f), x, constants, seed)
+    _confirm(check, f_vjp, f, x, constants, seed)
     return found._replace(points=points, signs=signs)
 
 
-def confirm_check(check: Callable, x: tuple, constants: dict, seed: int) -> None:
+def _confirm(check: Callable, rule: Callable, f: Callable, x: tuple, constants: dict, seed: int) -> None:
     """What was proved for letters passes the check in float64, where this is possible."""
     given, named = drawn(drawings(seed)[0], x, constants)
     try:
-        check(*given, **named)
+        check(rule, f, tuple(given), named, None, 0, floor=ZERO)  # a 0 may be rounded
     except AssertionError as error:
         raise NotAlgebraic(f"undecided: right for letters, and in float64 {error}") from None
     except (TypeError, ValueError, ArithmeticError, np.linalg.LinAlgError):
@@ -99,7 +99,7 @@ def prove_jvp(
     judge = partial(_compared, run, f, x, constants)
     check_letters(x, constants)
     found, points, signs = at_points(judge, seed)
-    confirm_check(partial(check, f_jvp, f), x, constants, seed)
+    _confirm(check, f_jvp, f, x, constants, seed)
     return found._replace(points=points, signs=signs)
 
 

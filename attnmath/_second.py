@@ -48,10 +48,10 @@ def attention_hvp(
     the way forward; None is none. Conditions and errors as for attention_vjp.
     Derived in chapters/second.md, eq:attention_hvp.
     """
-    dots = dict(Q_dot=Q_dot, K_dot=K_dot, V_dot=V_dot, B_dot=B_dot, gamma_dot=gamma_dot)
     Q, K, V, B, gamma, R, dO, dO_dot, Q_dot, K_dot, V_dot, B_dot, gamma_dot = head(
-        "attention_hvp", Q, K, V, B, gamma, R=R, dO=dO, dO_dot=dO_dot, **dots
-    )
+        "attention_hvp", Q, K, V, B, gamma, R=R, dO=dO, dO_dot=dO_dot,
+        Q_dot=Q_dot, K_dot=K_dot, V_dot=V_dot, B_dot=B_dot, gamma_dot=gamma_dot,
+    )  # fmt: skip
     P, O, P_dot, O_dot = _forward_jvp(
         Q_dot, K_dot, V_dot, B_dot, gamma_dot, Q, K, V, B, gamma, R
     )

@@ -48,15 +48,16 @@ def multihead_hvp(
     X, Z, W, B, gamma, R, dY, dY_dot, X_dot, Z_dot, B_dot, gamma_dot, W_dot = layer(
         "multihead_hvp", X, Z, W, B, gamma, R, dY=dY, dY_dot=dY_dot, W_dot=W_dot, **dots
     )
-    Q, Q_dot = _to_heads_jvp(X_dot, W_dot.W_Q, W_dot.b_Q, X, W.W_Q, W.b_Q)
-    K, K_dot = _to_heads_jvp(Z_dot, W_dot.W_K, W_dot.b_K, Z, W.W_K, W.b_K)
-    V, V_dot = _to_heads_jvp(Z_dot, W_dot.W_V, W_dot.b_V, Z, W.W_V, W.b_V)
-    dO, dO_dot = _to_heads_jvp(dY_dot, T(W_dot.W_O), None, dY, T(W.W_O), None)
-    x = dO, Q, K, V, B, lifted(gamma)
-    x_dot = dO_dot, Q_dot, K_dot, V_dot, B_dot, lifted(gamma_dot)
-    heads = (_head_hvp(*part) for part in each_head(*x, *x_dot, R))
-    like = dO, dO, Q, K, V, Q, K, V, B, lifted(gamma)
-    O, O_dot, dQ, dK, dV, dQ_dot, dK_dot, dV_dot, dB_dot, dgamma_dot = gather(heads, like)
+    dO, Q, K, V, dO_dot, Q_dot, K_dot, V_dot = _into_heads(
+        dY_dot, X_dot, Z_dot, W_dot, dY, X, Z, W
+    )
+    heads = (_head_hvp(*part) for part in each_head(
+        dO, Q, K, V, B, lifted(gamma),
+        dO_dot, Q_dot, K_dot, V_dot, B_dot, lifted(gamma_dot), R
+    ))  # fmt: skip
+    O, O_dot, dQ, dK, dV, dQ_dot, dK_dot, dV_dot, dB_dot, dgamma_dot = gather(
+        heads, (dO, dO, Q, K, V, Q, K, V, B, lifted(gamma))
+    )
     dX_dot = from_heads(dQ_dot, T(W.W_Q)) + from_heads(dQ, T(W_dot.W_Q))
     dZ_dot = (
         from_heads(dK_dot, T(W.W_K)) + from_heads(dK, T(W_dot.W_K))
@@ -66,6 +67,18 @@ def multihead_hvp(
     more = _weights_vjp(dY, dQ, dK, dV, X_dot, Z_dot, O_dot, Weights(*W[:4]))
     dW_dot = Weights(*map(plus, dW_dot, more))
     return MultiheadProduct(dX_dot, dZ_dot, dW_dot, dB_dot, lowered(dgamma_dot))
+
+
+def _into_heads(
+    dY_dot: Array, X_dot: Array, Z_dot: Array, W_dot: Weights,
+    dY: Array, X: Array, Z: Array, W: Weights,
+) -> tuple:
+    """What all heads are given: dO, Q, K, V; and the tangents of these."""
+    Q, Q_dot = _to_heads_jvp(X_dot, W_dot.W_Q, W_dot.b_Q, X, W.W_Q, W.b_Q)
+    K, K_dot = _to_heads_jvp(Z_dot, W_dot.W_K, W_dot.b_K, Z, W.W_K, W.b_K)
+    V, V_dot = _to_heads_jvp(Z_dot, W_dot.W_V, W_dot.b_V, Z, W.W_V, W.b_V)
+    dO, dO_dot = _to_heads_jvp(dY_dot, T(W_dot.W_O), None, dY, T(W.W_O), None)
+    return dO, Q, K, V, dO_dot, Q_dot, K_dot, V_dot
 
 
 def _head_hvp(

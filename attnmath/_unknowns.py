@@ -122,7 +122,7 @@ class Unknowns:
             raise Redraw(0 if is_square(x.value, self.q) else which)
         if x.factor is not None:  # the exponent is that of exp without its factor
             found = found[0], None, None
-        real = x._real**0.5 if x._real > 0 else math.nan
+        real = x._real**0.5 if _is_positive(x) else math.nan
         return Number(self, *found, real, x.top, x.bottom, None, ("half", x, None),
                       sign=2 if x.sign == 2 else 1)  # fmt: skip
 
@@ -179,7 +179,9 @@ class Unknowns:
             return self._product_log(x.terms[0])
         shares = [(x.bare().times(term.bare().inverse()), term) for term in x.terms]
         share, term = min(shares, key=lambda pair: pair[0].value)
-        return self._product_log(term) + self._known_log(share)
+        found = self._product_log(term) + self._known_log(share)
+        found._real = _real_log(x)  # of terms of a cosine, which are not real, as well
+        return found
 
     def _product_log(self, x: Number) -> Number:
         """The logarithm of a product of exponentials."""
@@ -193,7 +195,7 @@ class Unknowns:
     def _known_log(self, x: Number) -> Number:
         """The logarithm of what was met before, or a new unknown."""
         if x.value not in self.logs:
-            real = math.log(x._real) if x._real > 0 else math.nan
+            real = _real_log(x)
             self.has_logs = True
             found = self.logs[x.value] = self._drawn(self.of_unknowns, real)
             found.exponent, found.second, found.factor = 0, found.second and 0, x
@@ -235,3 +237,12 @@ class Unknowns:
         if any(x._real != x._real for x in finite):
             raise NotAlgebraic("undecided: a maximum, where no point of real numbers is at hand")
         return max(finite, key=lambda x: x._real)
+
+
+def _is_positive(x: Number) -> bool:
+    """Whether it is positive at the point of real numbers; a part of a cosine is not real there."""
+    return x._real.__class__ is not complex and x._real > 0
+
+
+def _real_log(x: Number) -> float:
+    return math.log(x._real) if _is_positive(x) else math.nan

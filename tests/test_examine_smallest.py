@@ -318,18 +318,18 @@ def test_the_worst_entry_is_found():
     assert worst(want._replace(dQ=None, dK=dK[..., :1], dV=dV), want)[0] == "dV"
 
 
-class Doubled(torch.nn.Module):
+class OverQueries(torch.nn.Module):
     def forward(self, q, k, v):
-        return doubled(q, k, v)
+        return over_queries(q, k, v)
 
 
-@pytest.mark.parametrize("wrap", [lambda f: lambda q, k, v: f(q, k, v), functools.partial, lambda f: Doubled()])
+@pytest.mark.parametrize("wrap", [lambda f: lambda q, k, v: f(q, k, v), functools.partial, lambda f: OverQueries()])
 def test_what_has_no_name_is_called_f(wrap):
     """A lambda, a partial function, a module: the lines run as soon as there is an f."""
-    lines = examine(wrap(doubled), framework="torch", seed=0).smallest
+    lines = examine(wrap(over_queries), framework="torch", seed=0).smallest
     assert "# f is your own function" in lines and "o = f(q, k, v)" in lines
-    exec(lines, {"f": wrap(doubled)})
+    exec(lines, {"f": wrap(over_queries)})
 
 
-def doubled(q, k, v):
-    return 2 * torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, -1) @ v
+def over_queries(q, k, v):
+    return torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, -2) @ v

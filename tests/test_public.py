@@ -111,14 +111,20 @@ def test_formulas_call_the_vocabulary_and_each_other_only(module):
     assert {call.id for call in calls} <= words | {"dict", "map", "zip"}
 
 
+def is_renamed(line):
+    """A line that computes nothing: `dB = dA`, `found = dQ, dK, dV`."""
+    parts = [line.value, *getattr(line.value, "elts", ())]
+    return isinstance(line, ast.Assign) and all(isinstance(x, ast.Name | ast.Tuple) for x in parts)
+
+
 @pytest.mark.parametrize("module", FORMULAS)
 def test_formulas_are_short_and_fit_a_page(module):
     for node in ast.parse((PACKAGE / f"{module}.py").read_text("utf-8")).body:
         if isinstance(node, ast.FunctionDef):
             lines = ast.unparse(node.body[1:]).splitlines() if node.body[1:] else []
             formulas = [x for x in node.body[1:] if not isinstance(x, ast.Return)
-                        and not re.search(ARGUMENTS, ast.unparse(x))]  # fmt: skip
-            assert 1 <= len(formulas) + 1 <= 10 and len(lines) <= 12, node.name
+                        and not is_renamed(x) and not re.search(ARGUMENTS, ast.unparse(x))]  # fmt: skip
+            assert len(formulas) <= 10 and len(lines) <= 12, node.name
     source = (PACKAGE / f"{module}.py").read_text("utf-8")
     assert all(len(line) <= 88 for line in source.splitlines())
 
