@@ -59,8 +59,9 @@ def log_softmax(A):
 
 
 def cross_entropy(A, E):
+    zeros = E.zeros() if hasattr(E, "zeros") else E == 0  # of letters: 0 for all numbers
     Lambda, E = entries(log_softmax(A), E)
-    return -sum(E[k] * Lambda[k] for k in np.ndindex(E.shape) if E[k] != 0)
+    return -sum(E[k] * Lambda[k] for k in np.ndindex(E.shape) if not zeros[k])
 
 
 def default_scale(d_k, Q):

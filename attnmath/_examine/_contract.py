@@ -156,7 +156,7 @@ class Watch:
             faults.append(Fault("accumulates_into_grad", sentence))
         given = {name: x for name, x in self.given.items() if name != "do" or explicit}
         pairs = [(a, x, b, y) for a, x in found.items() for b, y in given.items()]
-        results = list(found.items())
+        results = list(found.items()) if explicit else []  # those of autograd may be one buffer, of zeros say
         pairs += [(*results[i], *results[j]) for i in range(len(results)) for j in range(i)]
         if shared := [f"{a} and {b}" for a, x, b, y in pairs if self.shared(x, y)]:
             faults.append(Fault("memory_shared", f"the same memory belongs to {', to '.join(shared)}"))

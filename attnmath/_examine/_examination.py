@@ -134,7 +134,7 @@ class Examination:
         """One problem: what came, beside what is right and how far off it may be."""
         sizes, fits = case.sizes, self.candidate.sizes
         if fits is not None and fits.square and sizes["n"] != sizes["m"]:
-            return Problem(case.name, case.traits, {}, False, "it takes as many queries as keys alone")
+            return Problem(case.name, case.traits, {}, False, "of the sizes that were tried it takes n = m alone")
         outcome = self.candidate.run(case, self.means)
         for fault in outcome.faults:
             self.faults[fault] = None
@@ -208,7 +208,7 @@ class Examination:
             if found := scale(self.candidate, *asked)[0]:
                 title = f"the scale is {found['scale']}, and {self.told.scale} is demanded"
                 return Finding("mistake", "scale", title, cure="multiply Q K^T by the scale that is demanded")
-        some = chosen(self.candidate, self.dtype, self.seed)
+        some, others = chosen(self.candidate, self.dtype, self.seed)
         other = reference(self.candidate, self.means, some)
         short = unit_roundoff(self.dtype) > unit_roundoff("float32")
         one = wider(self.candidate, "float32") if short and other else self.candidate
@@ -220,7 +220,7 @@ class Examination:
             title = f"its gradients in {self.dtype}, which it takes alone, were not judged"
             title = "no gradient was judged" if self.forward_only else title
             return Finding("unlisted", "not compared", title, where)
-        found = compared(self.candidate, other, self.means, some)
+        found = compared(self.candidate, other, self.means, some, others)
         return None if found is None else own_gradients(found, f"{where}{times(one, self.means, some)}")
 
     def solves(self, case: Case) -> bool:
