@@ -193,8 +193,8 @@ def _along(
 ) -> Callable[[float], float]:
     """h -> the change of <dO, O> between -h and h in a direction of the named arguments."""
     def change(h: float) -> float:
-        ends = (replace(case, **{name: getattr(case, name) + t * direction for name, direction in directions.items()})
-                for t in (h, -h))  # fmt: skip
+        moved = ({name: getattr(case, name) + t * x for name, x in directions.items()} for t in (h, -h))
+        ends = (replace(case, **arguments) for arguments in moved)
         up, down = (candidate.run(end, means, forward=True).answer for end in ends)
         return float("nan") if up is None or down is None else float(((up.O - down.O) * case.dO).sum())
 

@@ -1,4 +1,8 @@
-"""Misprints of what a display supposes and of how much it allows: conditions and bounds."""
+"""Misprints of what a display supposes and of how much it allows: conditions and bounds.
+
+A weaker condition, or quite another one, is met where the display says nothing: only a setting in
+which the statement fails there shows that the condition is needed.
+"""
 
 import re
 from collections.abc import Iterator
@@ -11,6 +15,7 @@ from attnmath.page._trial import is_constant
 RELATION = re.compile(r"\\(?:[lg]eq?|neq?)(?![A-Za-z])|[<=>]")
 WEAKER = {"<": ["\\le"], ">": ["\\ge"]}
 STRONGER = {"\\le": ["<", "="], "\\ge": [">", "="], "\\ne": ["<", ">"]}
+LOW = "-10"  # finite, and small for a score or a bias
 STRENGTHENED = "condition stronger"  # true where the display is; some setting has to tell them apart
 
 
@@ -19,15 +24,49 @@ def conditions(text: str, statement: Statement, cast: Cast) -> Iterator[Misprint
     for word, members, relations, _, _ in statement.conditions:
         if word == "within" or relations == ("in",):
             continue
+        yield from _exchanged(text, statement, cast)
         for a, b in zip(members, members[1:]):
-            if b.kind == "infinity" or b.kind == "sum" and b.args[1][0].kind == "infinity":
-                continue  # nothing is beyond it
             found = RELATION.search(text, a.end, b.start)
+            if b.kind == "infinity" or b.kind == "sum" and b.args[1][0].kind == "infinity":
+                if found.group() == "=":
+                    yield Misprint("condition weaker", found.start(), b.end, f" < {LOW}")
+                continue  # nothing is beyond it
+            plain = {"name", "index"} >= {n.kind for n in (a, b) if not is_constant(n)}
+            if found.group() == "=" and not plain and "1" not in (text[n.start : n.end].strip() for n in (a, b)):
+                first = " = ".join(f"({text[n.start : n.end]})_{{1}}" for n in (a, b) if not is_constant(n))
+                yield Misprint("condition weaker", a.start, b.end, first + " = 0" * is_constant(b))
             for kind, others in (("condition weaker", WEAKER), (STRENGTHENED, STRONGER)):
                 for new in others.get(found.group(), ()):
                     yield Misprint(kind, found.start(), found.end(), f" {new} ")
         for member in members:
             yield from _entries(text, member, cast)
+
+
+def _exchanged(text: str, statement: Statement, cast: Cast) -> Iterator[Misprint]:
+    """Quite another condition, on the free indices or on the sizes."""
+    start, end = statement.conditions[0][3], statement.conditions[-1][4]
+    sizes = [size for size in ("n", "m") if size in cast.sizes]
+    free = sorted(_free(statement))
+    others = [f"{i} = {size}" for i in free for size in sizes] + [f"{i} > 2" for i in free]
+    others += [f"{i} < {j}" for i in free for j in free if i != j]
+    if cast.knows("B") and cast.axes("", "B") == ("n", "m"):
+        others += [f"B_{{{i} 1}} {low}" for i in free for low in ("= -\\infty", f"< {LOW}")]
+    word = "if" if free else "when"
+    if not free:
+        others = [f"{a} {relation} {b}" for a, b in zip(sizes, sizes[1:]) for relation in ("<", "=", "\\ge")]
+    for other in others:
+        yield Misprint("another condition", start, end, rf" \quad \text{{{word} }} {other}")
+
+
+def _free(statement: Statement) -> set[str]:
+    """The letters of single entries that are not summed over."""
+    names, summed = set(), set()
+    for node in statement.nodes():
+        if node.kind == "index":
+            names |= {n.args[1] for sub in node.args[1] for n in sub.walk() if n.kind == "name"}
+        elif node.kind == "big":
+            summed |= set(node.args[1])
+    return names - summed - {"n", "m"}
 
 
 def _entries(text: str, member: Node, cast: Cast) -> Iterator[Misprint]:
