@@ -21,7 +21,7 @@ VERDICTS = {
     "true": "it holds as stated",
     "conditional": "it holds in some of the cases that it speaks of, by a condition that it does not state",
     "wrong": "it does not hold in the case that it speaks of",
-    "vacuous": "a check that cannot fail",
+    "vacuous": "a check that accepts mistakes of any size that matters where it is used",
     "imprecise": "the words say more, or less, than what is meant or shown",
     "answered": "a question, answered here",
     "no claim": "nothing that this book could show to be true or false",
