@@ -48,10 +48,10 @@ ERRATA_HEAD = f"""# Errata
 {MADE.format("the register of claims, `chapters/register`, and from the {doc}`ledger`")}
 
 Published statements that are wrong, that hold only under a condition which their text does not
-state, or that rest on a check which accepts mistakes of any size that matters. Each row links to the check that fails. A formula
-in the last column is asserted to fail in every setting of its cast that does not meet the
-condition; how, and by how much, is what the engine found when the {{doc}}`ledger` was made, where
-also the changes of one symbol are listed that make it true.
+state, or that rest on a check which accepts mistakes of any size that matters. Each row links to
+the check that fails. A formula in the last column is asserted to fail in every setting of its cast
+that does not meet the condition; how, and by how much, is what the engine found when the
+{{doc}}`ledger` was made, where also the changes of one symbol are listed that make it true.
 """
 
 CHEAT_HEAD = f"""# Cheat sheet

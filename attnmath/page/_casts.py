@@ -72,11 +72,15 @@ def _two_exchanged(values: dict, sizes: dict) -> None:
 
 
 def _masked_entries(values: dict, sizes: dict) -> None:
-    values["A"][1, 1] = values["A"][2, 0] = values["A"][2, 3] = -np.inf
+    A = values["A"]
+    A[1, 1] = A[-1, 0] = -np.inf
+    if sizes["m"] > 3:
+        A[1, -1] = A[2, 0] = A[2, 3] = -np.inf
+    _masked_row(values, sizes)
 
 
 def _masked_row(values: dict, sizes: dict) -> None:
-    values["a"][0, 2] = -np.inf
+    values["a"][0, -2] = -np.inf
 
 
 def _rows_empty(values: dict, sizes: dict) -> None:
@@ -108,6 +112,8 @@ SOFTMAX = Cast(
         Setting("n = m, one entry of a masked", 3, {"n": 5}, _masked_row),
         Setting("n > m", 5, {"n": 3, "m": 2}),
         Setting("masked entries", 4, change=_masked_entries),
+        Setting("masked entries, n = m", 7, {"n": 5}, _masked_entries),
+        Setting("masked entries, m = 2", 6, {"n": 3, "m": 2}, _masked_entries),
     ),
 )
 

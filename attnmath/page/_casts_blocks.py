@@ -15,6 +15,12 @@ def _probabilities(values: dict, sizes: dict) -> None:
     values["E"] = E / E.sum(1, keepdims=True)
 
 
+def _in_the_mean(values: dict, sizes: dict) -> None:
+    """The targets of the first row sum to one, those of the second to two, and all to n."""
+    _probabilities(values, sizes)
+    values["E"] *= np.array([1.0, 2.0, 0.0, *[1.0] * (sizes["n"] - 3)])[:, None]
+
+
 def _one_hot(values: dict, sizes: dict) -> None:
     """One target in each row, and none in the first."""
     n, m = values["E"].shape
@@ -102,5 +108,6 @@ LOSS = Cast(
         Setting("probabilities", 88, change=_probabilities),
         Setting("one-hot, and a row without", 89, change=_one_hot),
         Setting("sizes in another order", 90, {"n": 5, "m": 3}, change=_probabilities),
+        Setting("n = m, probabilities in the mean", 86, {"n": 5}, change=_in_the_mean),
     ),
 )

@@ -5,6 +5,12 @@ import numpy as np
 from attnmath.page._cast import Cast, Letter, Setting
 from attnmath.page._casts_layer import WEIGHTS, calm, empty_row, inside, last_row_empty, masked, own
 
+
+def _third_empty(values: dict, sizes: dict) -> None:
+    last_row_empty(values, sizes)
+    values["B"][2] = -np.inf
+
+
 JACOBIANS = Cast(
     name="jacobians",
     sizes={"n": 2, "m": 4, "d_k": 3, "d_v": 5},
@@ -31,7 +37,7 @@ JACOBIANS = Cast(
     settings=(
         Setting("causal", 506, change=calm(masked)),
         Setting("empty row", 502, change=calm(empty_row)),
-        Setting("sizes in another order", 503, {"n": 4, "m": 3, "d_k": 5, "d_v": 2}, calm(last_row_empty)),
+        Setting("sizes in another order", 503, {"n": 4, "m": 3, "d_k": 5, "d_v": 2}, calm(_third_empty)),
     ),
 )
 
@@ -117,6 +123,7 @@ COLUMNS = Cast(
         Setting("columns", 522, change=reading(0)),
         Setting("columns, more features", 523, OTHER_SIZES, reading(0, (1, 0))),
         Setting("n = m, rows", 524, {"n": 3}, reading(1, (1, 0, 2))),
+        Setting("n = m, columns", 525, {"n": 3}, reading(0, (1, 0, 2))),
     ),
 )
 

@@ -22,6 +22,18 @@ def _hidden(values: dict, sizes: dict) -> None:
     values["S'"] = np.where(values["chi"] == 1, c * np.tanh(values["S"] / c), -c)
 
 
+def _last_seen(values: dict, sizes: dict) -> None:
+    """The same, but that every query keeps the last key."""
+    values["chi"][:, -1] = 1
+    values["chi"][0, 1], values["chi"][1, 0] = 0, 0
+    c = values["c"]
+    values["S'"] = np.where(values["chi"] == 1, c * np.tanh(values["S"] / c), -c)
+
+
+def _identity_at_first(values: dict, sizes: dict) -> None:
+    values["V"][0] = np.eye(sizes["m"])[0]
+
+
 def _identity(values: dict, sizes: dict) -> None:
     values["V"] = np.eye(sizes["m"])
 
@@ -43,7 +55,7 @@ READ_OFF = Cast(
     settings=(
         Setting("identity", 301, change=_identity),
         Setting("identity, n > m", 302, {"n": 5, "m": 3, "d_k": 2}, change=_identity),
-        Setting("random", 303),
+        Setting("random, but for the first value", 303, change=_identity_at_first),
         Setting("random, n > m", 304, {"n": 5, "m": 3, "d_k": 2}),
     ),
 )
@@ -102,7 +114,7 @@ CAPPED = Cast(
     outputs=("P",),
     settings=(
         Setting("random", 331, change=_hidden),
-        Setting("random again", 332, change=_hidden),
+        Setting("the last key seen", 332, change=_last_seen),
         Setting("n > m", 333, {"n": 5, "m": 3}, _hidden),
     ),
 )

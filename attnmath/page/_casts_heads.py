@@ -17,13 +17,27 @@ def _one_hidden(change=lambda values, sizes: None):
     return changed
 
 
+def _one_feature_alike(values: dict, sizes: dict) -> None:
+    """All values have the same first feature."""
+    values["V"] = values["V"].copy()
+    values["V"][:, 0] = values["V"][0, 0]
+
+
 def _few_keys(values: dict, sizes: dict) -> None:
-    """The first query and the last have one key, and the second has two, with the same value."""
+    """The first query has the last key alone, and the last the one before; the second has two of one value.
+
+    The third may attend to all keys but the first.
+    """
     B, V = values["B"].copy(), values["V"].copy()
-    B[-1, :2] = B[-1, 3:] = -np.inf
-    B[0, 1:] = B[1, 0] = B[1, 3:] = -np.inf
+    B[0, :-1] = B[-1, :-2] = B[-1, -1] = -np.inf
+    B[1, 0] = B[1, 3:] = B[2, 0] = -np.inf
     V[2] = V[1]
     values["B"], values["V"] = B, V
+
+
+def _second_reads_the_first(values: dict, sizes: dict) -> None:
+    masked(values, sizes)
+    values["B"][1, 1:] = -np.inf
 
 
 def _value_of_the_mean(key: int, change):
@@ -72,12 +86,12 @@ REMOVAL = Cast(
     rows={"q": "Q", "k": "K", "v": "V", "o": "O", "hat o": "hat O"},
     constants=("N",),
     settings=(
-        Setting("random bias", 601, change=_one_hidden()),
+        Setting("random bias", 601, change=_one_hidden(_one_feature_alike)),
         Setting("empty row", 602, change=_one_hidden(_value_of_the_mean(0, empty_row))),
-        Setting("few keys", 603, change=_one_hidden(_few_keys)),
+        Setting("few keys", 603, change=_one_hidden(calm(_few_keys))),
         Setting(
             "sizes in another order, masked", 605,
-            {"n": 3, "m": 4, "d_k": 2, "d_v": 5}, _one_hidden(_value_of_the_mean(1, masked)),
+            {"n": 3, "m": 4, "d_k": 2, "d_v": 5}, _one_hidden(_value_of_the_mean(1, _second_reads_the_first)),
         ),
     ),
 )  # fmt: skip

@@ -80,9 +80,11 @@ def masked(values: dict, sizes: dict) -> None:
 
 
 def empty_row(values: dict, sizes: dict) -> None:
-    """One masked entry, and a query that may attend to nothing."""
-    values["B"] = values["B"].copy()
-    values["B"][0, 2] = values["B"][1] = -np.inf
+    """A query that may attend to nothing; one with a masked key, and the first sees all, one of them hardly."""
+    B = values["B"].copy()
+    B[2 % len(B), 2] = B[1] = -np.inf
+    B[0, :2] = 0, -12
+    values["B"] = B
 
 
 def last_row_empty(values: dict, sizes: dict) -> None:

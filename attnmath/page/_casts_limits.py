@@ -68,12 +68,17 @@ def _equal_halves(size: float):
     return change
 
 
-def _unlike_queries(values: dict, sizes: dict) -> None:
-    """Queries in one direction, each longer than the one before; all but the first like both keys alike."""
-    _halves(values, sizes)
-    values["Q"] = np.outer([0.5, 1.0, 3.0], values["Q"][0])
-    values["B"][0] += [2.0, 0.0]
-    values["E"] = np.outer([1, -1], values["Q"][0])
+def _unlike_queries(lengths: tuple, but: int | None):
+    """Halves, but for one query, with queries of these lengths in one direction."""
+
+    def change(values: dict, sizes: dict) -> None:
+        _halves(values, sizes)
+        values["Q"] = np.outer(lengths, values["Q"][0])
+        if but is not None:
+            values["B"][but] += [2.0, 0.0]
+        values["E"] = np.outer([1, -1], values["Q"][0])
+
+    return change
 
 
 def _one_query(values: dict, sizes: dict) -> None:
@@ -127,7 +132,9 @@ REACH = Cast(
         _setting("equal keys, more queries", 405, {"n": 5, "m": 4}, change=_equal_keys(6.0)),
         _setting("equal keys, fewer queries", 406, change=_equal_keys(0.0625)),
         _setting("two keys, equal queries", 408, TWO, change=_equal_queries),
-        _setting("halves, but for the shortest query", 413, TWO, change=_unlike_queries),
+        _setting("halves, but for the shortest query", 413, TWO, change=_unlike_queries((0.5, 1.0, 3.0), 0)),
+        _setting("equal queries, halves but for one", 414, TWO, change=_unlike_queries((1.0, 1.0, 1.0), 2)),
+        _setting("halves, the first query the mean", 415, TWO, change=_unlike_queries((1.0, 0.5, 1.5), None)),
     ),
 )
 

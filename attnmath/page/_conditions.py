@@ -15,6 +15,7 @@ from attnmath.page._trial import is_constant
 RELATION = re.compile(r"\\(?:[lg]eq?|neq?)(?![A-Za-z])|[<=>]")
 WEAKER = {"<": ["\\le"], ">": ["\\ge"]}
 STRONGER = {"\\le": ["<", "="], "\\ge": [">", "="], "\\ne": ["<", ">"]}
+ONES = r"\mathbf 1 \mathbf 1^{\mathsf T}"
 LOW = "-10"  # finite, and small for a score or a bias
 STRENGTHENED = "condition stronger"  # true where the display is; some setting has to tell them apart
 
@@ -33,13 +34,19 @@ def conditions(text: str, statement: Statement, cast: Cast) -> Iterator[Misprint
                 continue  # nothing is beyond it
             plain = {"name", "index"} >= {n.kind for n in (a, b) if not is_constant(n)}
             if found.group() == "=" and not plain and "1" not in (text[n.start : n.end].strip() for n in (a, b)):
-                first = " = ".join(f"({text[n.start : n.end]})_{{1}}" for n in (a, b) if not is_constant(n))
+                first = " = ".join(_first_row(text[n.start : n.end]) for n in (a, b) if not is_constant(n))
                 yield Misprint("condition weaker", a.start, b.end, first + " = 0" * is_constant(b))
             for kind, others in (("condition weaker", WEAKER), (STRENGTHENED, STRONGER)):
                 for new in others.get(found.group(), ()):
                     yield Misprint(kind, found.start(), found.end(), f" {new} ")
         for member in members:
             yield from _entries(text, member, cast)
+
+
+def _first_row(side: str) -> str:
+    if ONES in side:
+        return side.replace(ONES, "\\mathbf 1^{\\mathsf T}")
+    return f"({side})_{{1}}"
 
 
 def _exchanged(text: str, statement: Statement, cast: Cast) -> Iterator[Misprint]:
