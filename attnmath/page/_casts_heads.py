@@ -18,9 +18,11 @@ def _one_hidden(change=lambda values, sizes: None):
 
 
 def _one_feature_alike(values: dict, sizes: dict) -> None:
-    """All values have the same first feature."""
-    values["V"] = values["V"].copy()
-    values["V"][:, 0] = values["V"][0, 0]
+    """All values have the same first feature, and the last query has the second key alone."""
+    B, V = values["B"].copy(), values["V"].copy()
+    B[-1, :1] = B[-1, 2:] = -np.inf
+    V[:, 0] = V[0, 0]
+    values["B"], values["V"] = B, V
 
 
 def _few_keys(values: dict, sizes: dict) -> None:
@@ -33,11 +35,6 @@ def _few_keys(values: dict, sizes: dict) -> None:
     B[1, 0] = B[1, 3:] = B[2, 0] = -np.inf
     V[2] = V[1]
     values["B"], values["V"] = B, V
-
-
-def _second_reads_the_first(values: dict, sizes: dict) -> None:
-    masked(values, sizes)
-    values["B"][1, 1:] = -np.inf
 
 
 def _value_of_the_mean(key: int, change):
@@ -91,7 +88,7 @@ REMOVAL = Cast(
         Setting("few keys", 603, change=_one_hidden(calm(_few_keys))),
         Setting(
             "sizes in another order, masked", 605,
-            {"n": 3, "m": 4, "d_k": 2, "d_v": 5}, _one_hidden(_value_of_the_mean(1, _second_reads_the_first)),
+            {"n": 3, "m": 4, "d_k": 2, "d_v": 5}, _one_hidden(_value_of_the_mean(1, masked)),
         ),
     ),
 )  # fmt: skip

@@ -229,6 +229,11 @@ def _mirrored(values: dict, sizes: dict) -> None:
     _first_key(values, sizes)
 
 
+def _first_mirrored(values: dict, sizes: dict) -> None:
+    values["u"][0, 0] = -2 * values["a"][0, 0]
+    _first_key(values, sizes)
+
+
 def _event(values: dict, sizes: dict) -> None:
     """The scores of an event grow alike, those outside of it shrink alike."""
     values["chi"] = 1.0 * (np.arange(sizes["m"]) % 3 == 1)[None]
@@ -259,7 +264,7 @@ FINITE = Cast(
         Setting("sizes in another order", 442, {"m": 4, "d_v": 6}, change=_first_key),
         Setting("mirrored", 443, change=_mirrored),
         Setting("event", 450, change=_event),
-        Setting("two keys", 445, {"m": 2}, change=_first_key),
+        Setting("two keys, the first mirrored", 445, {"m": 2}, change=_first_mirrored),
         Setting("two keys, equal scores", 446, {"m": 2}, change=_equal_scores),
         Setting("two keys, mirrored", 449, {"m": 2}, change=_mirrored),
     ),

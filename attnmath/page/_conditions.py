@@ -25,7 +25,6 @@ def conditions(text: str, statement: Statement, cast: Cast) -> Iterator[Misprint
     for word, members, relations, _, _ in statement.conditions:
         if word == "within" or relations == ("in",):
             continue
-        yield from _exchanged(text, statement, cast)
         for a, b in zip(members, members[1:]):
             found = RELATION.search(text, a.end, b.start)
             if b.kind == "infinity" or b.kind == "sum" and b.args[1][0].kind == "infinity":
@@ -41,6 +40,7 @@ def conditions(text: str, statement: Statement, cast: Cast) -> Iterator[Misprint
                     yield Misprint(kind, found.start(), found.end(), f" {new} ")
         for member in members:
             yield from _entries(text, member, cast)
+        yield from _exchanged(text, statement, cast)
 
 
 def _first_row(side: str) -> str:
