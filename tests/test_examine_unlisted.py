@@ -149,3 +149,26 @@ def test_attention_times_a_number_is_another_function():
     assert report.unlisted and any("it is attention times 0.8" in f.where for f in report.findings)
     assert judged(times, conventions={"scale": "1/sqrt(d_k)"}).wrong
     assert judged(lambda q, k, v: TimesInTheOutputAlone.apply(times(q, k, v) / 0.8)).wrong
+
+
+@pytest.mark.parametrize("where", [
+    lambda q, k: q.shape[-1] >= 128, lambda q, k: q.shape[-1] % 2, lambda q, k: q.shape[-2] == 1,
+    lambda q, k: k.shape[-2] > 32, lambda q, k: q.shape[0] == 1, lambda q, k: q.shape[1] > 4,
+])  # fmt: skip
+def test_a_gradient_that_is_wrong_for_some_sizes_alone_is_found(where):
+    """Planted by somebody who had not read how the problems are chosen."""
+
+    def half(q, k, v):
+        return capped(q, (k + k.detach()) / 2 if where(q, k) else k, v)
+
+    report = judged(half)
+    assert report.wrong and "dK differs by" in report.sentence
+
+
+def test_what_autograd_shares_is_no_mistake():
+    """The gradients of q and k are one buffer of zeros, which autograd expands from one number."""
+    def mean(q, k, v):
+        return v.mean(-2, keepdim=True).expand(*q.shape[:-1], v.shape[-1]) + 0 * (q.sum() + k.sum())
+
+    report = judged(mean)
+    assert report.unlisted, report.sentence
