@@ -238,7 +238,7 @@ class _Reader:
             words = {"softbreak": " ", "hardbreak": " ", "code_inline": "`"}.get(child.type, child.content)
             if child.type == "math_inline":
                 line, column = self.find(f"${child.content}", line, last, column)
-                assumed = is_hypothesis(before, since)
+                assumed = is_hypothesis(before, since, child.content)
                 since = "" if self.formula(child.content, line, column, assumed) else None
                 before, column = before + "$", column + len(child.content) + 1
                 continue
@@ -253,11 +253,12 @@ class _Reader:
     def formula(self, text: str, line: int, column: int, hypothesis: bool) -> bool:
         """An inline formula; whether it is a hypothesis."""
         self.inline.append(text)
-        if DISPLAYED.search(text):
-            self.refuse(line, f"a display in a paragraph; {WRITE}", column)
-        if not states(text):
-            if words := re.search(r"\\(text|mathrm|mbox)\s*\{[^}]*\}(?!\s*\()", text):
-                self.refuse(line, f"words in a formula, {words[0]}; write them outside of it", column)
+        try:
+            if not states(text):
+                return False
+        except PageError as error:
+            what = f"a display in a paragraph; {WRITE}" if DISPLAYED.search(text) else error.message
+            self.refuse(line, what, column)
             return False
         relation = Display(self.name, f"inline:{Path(self.name).stem}_{line}_{column}", text, line, self.lines)
         (self.hypotheses if hypothesis else self.asserted).append(relation)
