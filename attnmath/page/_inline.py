@@ -14,22 +14,16 @@ from functools import lru_cache
 
 from lark import Lark
 from lark.exceptions import UnexpectedInput
-from markdown_it.token import Token
 
 from attnmath.page._nodes import PageError
+from attnmath.page._prose import WRITE
 from attnmath.page._syntax import parse
 
 WORDS = ("if", "when", "unless", "let", "for", "at", "where", "with", "suppose", "assume")
 HYPOTHESIS = re.compile(rf"(?<![\w-])({'|'.join(WORDS)})( (all|any|every|each|some))?\s+$", re.I)
 CHAIN = re.compile(r"\s+(and|or)\s+$")
-SIGNS = r"=<>≤≥≠≈∈∉⊂⊆≡≅∼∝≪≫"
 DISPLAYED = re.compile(r"\\\\|\\(begin|displaystyle|dfrac|tag|label|qquad)(?![A-Za-z])")
-MATH = re.compile(r"\$\$|\\[(\[]|\\begin\b|<math\b|\\end\{")  # in what Markdown takes for text
 MADE = ("ledger", "errata", "sources", "museum")  # made of what was run, and compared to the byte
-
-WRITE = "write $$ … $$ (prp:name)"
-ROLES = ("doc", "eq", "ref", "numref", "cite", "cite:t", "cite:p", "py:func", "py:class", "py:mod", "py:obj")
-COMMENT = re.compile(r"\s*(<!--((?!-->).)*-->\s*)+", re.S)
 
 
 @lru_cache(maxsize=1)
@@ -66,28 +60,6 @@ def _is_given(formula: str) -> bool:
     except PageError:
         return False
     return not any(node.kind == "partial" or node.kind == "name" and node.args[0] for node in nodes)
-
-
-def is_split(text: str) -> bool:
-    """Whether in a text, in which $ stands for a formula, the sign of a relation is beside one."""
-    return bool(re.search(rf"\$\s*[{SIGNS}]|[{SIGNS}]\s*\$", text))
-
-
-def unread(child: Token) -> tuple[str, str] | None:
-    """What in a paragraph could show mathematics that is not run: its words, and what to write."""
-    text = child.content
-    if child.type == "math_inline_double":
-        return "$$", "a display in the middle of a paragraph; give it its own lines"
-    if child.type == "html_inline" and not COMMENT.fullmatch(text):
-        return text, f"HTML is not read; write Markdown, and mathematics as {WRITE[6:]}"
-    if child.type == "image":
-        return "![", "a picture is not read; draw it in a cell"
-    if child.type == "myst_role" and child.meta["name"] not in ROLES:
-        role = child.meta["name"]
-        return f"{{{role}}}", f"the role {role} is not read; mathematics is $…$ or {WRITE[6:]}"
-    if child.type == "text" and (found := MATH.search(text)):
-        return found[0], f"{found[0]!r} that opens no display; {WRITE}"
-    return None
 
 
 def posing(book) -> list:
