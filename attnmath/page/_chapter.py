@@ -23,6 +23,7 @@ from mdit_py_plugins.myst_blocks import myst_block_plugin
 from mdit_py_plugins.myst_role import myst_role_plugin
 
 from attnmath.page._captions import unasserted
+from attnmath.page._cells import refused
 from attnmath.page._inline import DISPLAYED, MADE, is_hypothesis, states
 from attnmath.page._nodes import PageError, Statement
 from attnmath.page._prose import COMMENT, WRITE, in_fence, in_words, unread
@@ -37,7 +38,6 @@ LANGUAGES = ("", "text", "python")
 HEADER = {"jupytext", "kernelspec"}
 OPTIONS = re.compile(r"---\n[\s\S]*?\n---\n|(:.*(\n|$))*")  # of a code cell
 CELL = {"tags", "mystnb.markdown_format", "mystnb.figure.name", "mystnb.figure.caption", "mystnb.image.alt"}
-SHOWS = re.compile(r"^\s*%%\w+|\bIPython\b(?!\.display import Markdown$)|\b_repr_(?!_)\w+", re.M)
 
 
 class Fault(Exception):
@@ -213,10 +213,9 @@ class _Reader:
         """A code cell: what it shows, and its figure's caption."""
         head = OPTIONS.match(text)[0]
         source = text[len(head) :]
-        for match in SHOWS.finditer(source):
-            line = start + 1 + head.count("\n") + source[: match.start()].count("\n")
-            column = self.find(match[0], line, line)[1]
-            self.refuse(line, f"{match[0].strip()} can show what is not run; in a page: {WRITE}", column)
+        for number, words, wrong in refused(source):
+            line = start + number + head.count("\n")
+            self.refuse(*self.find(words, line, line)[:1], wrong, self.find(words, line, line)[1])
         try:
             options = yaml.safe_load(re.sub(r"^---$|^:", "", head, flags=re.M)) or {}
         except yaml.YAMLError:

@@ -16,7 +16,7 @@ ROLES = ("doc", "eq", "ref", "numref", "cite", "cite:t", "cite:p", "py:func", "p
 COMMENT = re.compile(r"\s*(<!--((?!-->).)*-->\s*)+", re.S)
 
 RELATIONS = "=<>"
-SIGNS = set("“”‘’–—…·†「」、。，：；？（）∎√∞±×−")  # beside the letters of the keyboard
+SIGNS = set("\u00a0“”‘’–—…·†「」、。，：；？（）∎√∞±×−")  # beside the letters of the keyboard
 ALPHABETS = ("LATIN", "GREEK SMALL LETTER", "GREEK CAPITAL LETTER", "CJK UNIFIED IDEOGRAPH")
 
 
