@@ -1,6 +1,7 @@
-"""Statements with the local definitions (`:=`) of their display put in, and the names of summed indices forgotten."""
+"""Statements with the local definitions (`:=`) of their display put in, and summed indices numbered."""
 
-from itertools import count
+from dataclasses import replace
+from itertools import combinations, count
 
 from attnmath.page._nodes import Node, Statement
 
@@ -8,7 +9,7 @@ Definitions = dict[tuple, tuple[tuple, Node]]  # (prefix, letter) -> its indices
 
 
 def inserted(statements: tuple[Statement, ...]) -> list[Statement]:
-    """What a display states, without a letter of its own; two sides that say the same are equal."""
+    """What a display states, without a letter of its own; no two sums share an index."""
     known: Definitions = {}
     found = []
     for statement in statements:
@@ -17,11 +18,20 @@ def inserted(statements: tuple[Statement, ...]) -> list[Statement]:
             base, subs = left.args if left.kind == "index" else (left, ())
             known[base.args] = (tuple(sub.args[1] for sub in subs), put(body, known))
             continue
-        members = tuple(plain(put(member, known)) for member in statement.members)
-        conditions = tuple((word, tuple(plain(put(side, known)) for side in sides), *rest)
+        members = tuple(fresh(put(member, known)) for member in statement.members)
+        conditions = tuple((word, tuple(fresh(put(side, known)) for side in sides), *rest)
                            for word, sides, *rest in statement.conditions)  # fmt: skip
         found.append(Statement(members, statement.relations, conditions, statement.start, statement.end))
     return found
+
+
+def numbered(statements: tuple[Statement, ...]) -> list[Statement]:
+    """The same, with the indices of sums numbered in each side: sides that say the same are equal."""
+    return [
+        replace(one, members=tuple(map(plain, one.members)),
+                conditions=tuple((word, tuple(map(plain, sides)), *rest) for word, sides, *rest in one.conditions))
+        for one in inserted(statements)
+    ]  # fmt: skip
 
 
 def put(node: Node, known: Definitions) -> Node:
@@ -67,7 +77,8 @@ def fresh(node: Node, numbers=None) -> Node:
     new = {name: Node("name", ("", f"{next(numbers)}")) for name in names}
     inner = named(Node("rest", tuple(rest)), new)
     inner = changed(inner, lambda part: fresh(part, numbers))
-    return Node("big", (operation, tuple(x.args[1] for x in new.values()), *inner.args), node.start, node.end, node.parts)
+    args = (operation, tuple(x.args[1] for x in new.values()), *inner.args)
+    return Node("big", args, node.start, node.end, node.parts)
 
 
 NEVER = count()  # no index is a number
@@ -76,3 +87,21 @@ NEVER = count()  # no index is a number
 def plain(node: Node) -> Node:
     """A node whose summed indices are numbered from its left."""
     return fresh(node, count())
+
+
+LESS, MORE = {"<", "<="}, {">", ">="}
+
+
+def bounds(statements: tuple[Statement, ...], chained: bool = False) -> list[tuple]:
+    """(smaller, larger, whether strictly, conditions) of neighbours, or also of what a chain puts together."""
+    found = []
+    for statement in numbered(statements):
+        conditions = tuple((sides, relations) for _, sides, relations, *_ in statement.conditions)
+        for i, j in combinations(range(len(statement.members)), 2):
+            between = set(statement.relations[i:j])
+            a, b = statement.members[i], statement.members[j]
+            if (chained or j == i + 1) and between & LESS and between <= LESS | {"="}:
+                found.append((a, b, "<" in between, conditions))
+            if (chained or j == i + 1) and between & MORE and between <= MORE | {"="}:
+                found.append((b, a, ">" in between, conditions))
+    return found

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from attnmath.page._insert import changed, inserted
+from attnmath.page._insert import changed, inserted, numbered
 from attnmath.page._nodes import Node, PageError, Statement
 from attnmath.page._scene import Scene
 from attnmath.page._trial import Trial, is_constant
@@ -19,7 +19,7 @@ CHANGES = (  # under which what is zero stays zero
 def refuse_vacuous(statements: tuple, scenes: tuple) -> None:
     """A PageError for what holds by itself, or has a part that makes no difference."""
     stated = [statement for statement in statements if not statement.is_local]
-    for statement, plain in zip(stated, inserted(statements), strict=True):
+    for statement, plain, whole in zip(stated, numbered(statements), inserted(statements), strict=True):
         pairs = list(_pairs(plain.members, plain.relations))
         for number, (a, _, b) in enumerate(pairs, 1):
             if a == b:
@@ -30,7 +30,7 @@ def refuse_vacuous(statements: tuple, scenes: tuple) -> None:
                 raise PageError("value", "the condition is what the statement says", start)
         refuse_idle_parts(statements, statement, scenes)
         if statement.conditions and not any(map(is_constant, statement.members)):
-            refuse_unmoved(plain, scenes)
+            refuse_unmoved(whole, scenes)
 
 
 def _pairs(sides: tuple, relations: tuple) -> Iterator[tuple]:
