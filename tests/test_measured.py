@@ -45,7 +45,7 @@ def test_the_figure_has_a_line_for_each_program_and_gives_the_slopes():
 
 def test_the_tables_have_the_figures_of_the_record():
     rows = m.ratio_table(record()).data.splitlines()
-    assert rows[0] == "| time of | n = 512 | n = 1024 | n = 2048 | n = 4096 | n = 8192 |"
+    assert rows[0] == "| time of, by n | 512 | 1024 | 2048 | 4096 | 8192 |"
     assert rows[2].startswith("| forward / fused forward | 1.00 (2.00) |") and len(rows) == 2 + len(m.ROWS)
     assert "| 512.0 (513.0) |" in m.memory_table(record()).data
     assert set(m.ratio_table(record(), heads=8).data.splitlines()[2].split("|")[2:-1]) == {"  "}  # not measured

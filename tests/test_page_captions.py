@@ -35,6 +35,8 @@ far = [1.5 * k for k in range(n)]
 for name, size in (("a", 64), ("b", 1024)):
     P = weights(size)
     assert P.max() > 0.9
+assert 17 == 17 and not 18 != 18 and 19, "19"
+assert 21 == 21 < n and (22 if 22 else 23)
 assert max(far) < 30 and close(far, 22.798) and rest < 1e-8
 plt.plot(far, lw=0.7, alpha=0.25)"""
 
@@ -46,6 +48,7 @@ def test_a_caption_that_its_cell_asserts(caption):
 
 
 @pytest.mark.parametrize("caption, words", [
+    ("Up to 17.", "17"), ("Up to 18.", "18"), ("Up to 19.", "19"), ("Up to 22.", "22"), ("Up to 23.", "23"),
     ("Up to 22.799.", "22.799"), ("Below $10^{-7}$.", "10^{-7}"), ("Seven of them.", "Seven"), ("A quarter.", "A quarter"),
     ("Twice as large.", "Twice"), ("Above 91 percent.", "91 percent"), ("To nine digits.", "nine digits"),
     ("The line 0.7 wide.", "0.7"),       # of the drawing, and asserted by nothing

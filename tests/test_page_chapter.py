@@ -4,6 +4,7 @@ import pytest
 
 from attnmath.page._chapter import read_text
 from attnmath.page._nodes import PageError
+from attnmath.page.notebook import as_table
 
 PLACES = {
     "alone": "text\n\n$$ A = K $$ (prp:x)\n",
@@ -89,8 +90,45 @@ ESCAPES = {
     "a cell that shows HTML": ("```{code-cell} python\nimport IPython\n```\n", "2:8"),
     "a cell that is LaTeX": ("```{code-cell} python\n%%latex\nA\n```\n", "2:1"),
     "a class that shows LaTeX": ("```{code-cell} python\nclass A:\n    def _repr_latex_(self): ...\n```\n", "3:9"),
-    "a relation between formulas": ("so $A$ = $K$ it is\n", "1:1"),
-    "a relation before words": ("so $A$ ≤ one\n", "1:1"),
+    "a relation between formulas": ("so $A$ = $K$ it is\n", "1:8"),
+    "a relation before words": ("so $A$ ≤ one\n", "1:8"),
+    "a relation in words": ("so dQ = gamma dA K\n", "1:7"),
+    "a relation in capitals of formulas": ("so 𝑑𝑄 is 7\n", "1:4"),
+    "a transpose in words": ("so dQ is dAᵀ K\n", "1:12"),
+    "a product in words": ("so dA is P ∘ dP\n", "1:12"),
+    "a norm in words": ("so ‖dQ‖ is one\n", "1:4"),
+    "a square in words": ("so it is h²\n", "1:11"),
+    "an arrow in words": ("so dQ → dK\n", "1:7"),
+    "a wide sign in words": ("so dQ ＝ dK\n", "1:7"),
+    "a definition in words": ("so dQ ≔ dK\n", "1:7"),
+    "a sign that looks like another": ("so dQ ꞊ dK\n", "1:7"),
+    "a heading": ("# dQ = 7\n", "1:6"),
+    "bold words": ("so **dQ = 7**\n", "1:9"),
+    "a cell of a table": ("| a |\n| --- |\n| dQ = 7 |\n", "3:6"),
+    "a term of a list": ("dQ = 7\n: dK = 7\n", "1:1"),
+    "a footnote": ("so[^1]\n\n[^1]: dQ = 7\n", "3:10"),
+    "an exercise": (":::{exercise} dQ = 7\ntext\n:::\n", "1:18"),
+    "a sign by its name": ("so dQ &equals; 7\n", "1:1"),
+    "a sign by its number": ("so dQ &#61; 7\n", "1:1"),
+    "a sign behind a stroke": ("so dQ \\= 7\n", "1:8"),
+    "dollars by their number": ("so &#36;dQ = 7&#36;\n", "1:12"),
+    "dollars that open nothing": ("so \\$dQ = 7\\$\n", "1:9"),
+    "a link": ("so [dQ = 7](b)\n", "1:8"),
+    "a link's title": ('so [it](b "dQ = 7")\n', "1:15"),
+    "a reference's words": ("so {doc}`dQ = 7 <softmax>`\n", "1:13"),
+    "an equation's words": ("so {eq}`dQ = 7 <eq:softmax>`\n", "1:12"),
+    "a figure's words": ("so {numref}`dQ = 7 <fig>`\n", "1:16"),
+    "code that is no code": ("so `dQ = 7 dA K` it is\n", "1:5"),
+    "code with a letter of formulas": ("so `dQ is γ dAᵀ K` it is\n", "1:5"),
+    "a fence without a language": ("```\ndQ = 7 dA K\n```\n", "1:1"),
+    "a fence of text": ("```text\ndQ ≤ 7\n```\n", "1:1"),
+    "a fence of what is not Python": ("```python\ndQ = 7 dA K\n```\n", "1:1"),
+    "a fence of Python in other letters": ("```python\ndQ = γ\n```\n", "1:1"),
+    "a fence of another language": ("```bash\ndQ=7\n```\n", "1:1"),
+    "an indented text": ("so\n\n    dQ is 7 dA K\n", "3:1"),
+    "words of a figure": (
+        "```{code-cell} python\n---\nmystnb:\n  figure:\n    caption: So dQ = it\n---\n1\n```\n", "5:20"),
+    "words for a figure": ("```{code-cell} python\n---\nmystnb:\n  image:\n    alt: So dQ = it\n---\n1\n```\n", "5:1"),
 }
 
 
@@ -106,11 +144,73 @@ def test_no_way_leads_around_the_engine(text, place):
     assert any(one.startswith(f"c.md:{place}: ") for one in said), said
 
 
+CELLS = {  # what a cell could show without its being run, and the line that says so
+    "LaTeX by its type": ('display({"text/latex": "$A$"}, raw=True)', 1),
+    "HTML by its type": ('x = 1\nd = {"text/html": "<b>A</b>"}', 2),
+    "the display of the kernel": ("get_ipython().display_pub.publish({})", 1),
+    "a method by its parts": ('setattr(A, "_repr_" + "latex_", f)', 1),
+    "Markdown": ("from IPython.display import Markdown", 1),
+    "Markdown by a magic": ("%%markdown\nA", 1),
+    "a magic": ("x = 1\n%run other.py", 2),
+    "another program's formulas": ("import sympy", 1),
+    "another program's tables": ("import pandas as pd", 1),
+    "a rule of one's own": ("def softmax_vjp(dP, A, tau=1):\n    return 7 * dP", 1),
+    "a class of that name": ("class softmax: pass", 1),
+    "a value of that name": ("x = 1\nsoftmax = x", 2),
+    "a rule among others": ("a, softmax = 1, 2", 1),
+    "a rule in a loop": ("for softmax in (1, 2): pass", 1),
+    "a rule in a condition": ("if (softmax := 1): pass", 1),
+    "a rule in a list": ("[softmax := x for x in y]", 1),
+    "a rule by another's name": ("from attnmath import softmax as attention", 1),
+    "a rule from elsewhere": ("from scipy.special import softmax", 1),
+    "a rule from another module": ("from attnmath.rounding import attention", 1),
+    "a module of that name": ("import numpy as softmax", 1),
+    "a rule from within": ("def f():\n    global softmax\n    softmax = 1", 2),
+    "a rule of the package": ("import attnmath\nattnmath.softmax = 1", 2),
+    "a rule that is set": ('setattr(attnmath, "softmax", 1)', 1),
+    "a rule in the table of names": ('globals()["softmax"] = 1', 1),
+    "what is inside of a rule": ("softmax.__wrapped__ = 1", 1),
+    "another way to show": ("def show(f): pass", 1),
+    "a formula above a figure": ('ax.set_title("$dQ = 7 dA K$")', 1),
+    "a formula in a figure": ('x = 1\nax.text(0, 0, r"so $dQ \\leq 7$")', 2),
+    "a formula in a legend": ('ax.plot(x, label=r"$dQ \\approx 7$")', 1),
+    "a formula in a program's text": ('ax.set_title(f"$dQ = {x} dA K$")', 1),
+    "a formula in parts": ('ax.set_title("$dQ = " + "7 dA K$")', 1),
+    "a relation between formulas": ('ax.set_title("$dQ$ = $7 dA K$")', 1),
+    "a relation after a formula": ('ax.set_title("$dQ$ = dA K")', 1),
+    "a relation before a formula": ('ax.set_title("dQ = $dA K$")', 1),
+    "an arrow in a figure": ('ax.set_title(r"$dQ \\to dK$")', 1),
+    "another alphabet in a figure": ('ax.set_title("$dQ ≔ dK$")', 1),
+}
+
+
+@pytest.mark.parametrize("cell, line", CELLS.values(), ids=CELLS)
+def test_no_cell_leads_around_the_engine(cell, line):
+    said = [str(fault) for fault in read_text(f"```{{code-cell}} python\n{cell}\n```\n", "c.md").faults]
+    assert said and all(one.startswith(f"c.md:{1 + line}:") for one in said), said
+
+
+@pytest.mark.parametrize("cell", [
+    "from attnmath import softmax\nfrom attnmath.page.notebook import as_table, show", "x.softmax(1)", "f(softmax=1)",
+    "def f(softmax):\n    bias = softmax\n    return bias", "[softmax for softmax in x]", "_, repr = 1, __repr__",
+    'ax.set(xlabel="$d_k$", ylabel=r"norm of $\\partial Y / \\partial X$")', 'f"$d_k$ = {d}"', '"$t$ = 4"', '"$10^{-5}$"',
+    '"a = b"', "f'${name}$'", "a[$x$",
+])
+def test_what_a_cell_may_do(cell):
+    assert not read_text(f"```{{code-cell}} python\n{cell}\n```\n").faults
+
+
+def test_a_table_is_rows():
+    assert as_table("| a |\n| --- |").data == "| a |\n| --- |"
+    with pytest.raises(ValueError, match="a row in each line"):
+        as_table("| a |\n\n$$ A $$")
+
+
 @pytest.mark.parametrize("text", [
     "<!-- a comment -->\n", "so <!-- a comment --> it is\n", "% a comment\n", "(target)=\n\ntext\n",
     "| $a$ | b |\n| --- | --- |\n| c | {doc}`d` |\n", ":::{exercise} a (b)\n:label: ex\ntext\n:::\n",
     "`\\\\[A\\\\]`\n", "```python\nA = '$$'\n```\n", "---\njupytext:\n  a: b\nkernelspec: c\n---\n",
-    "```{code-cell} python\nfrom IPython.display import Markdown\n```\n",
+    "so `f(…, exact=True)` and `mask=`\n", "h é “a” – 中文。\n",
 ])
 def test_what_shows_no_mathematics_is_read(text):
     assert not read_text(text).faults

@@ -124,7 +124,7 @@ def test_the_summary_counts_words():
     assert reason("'>' of letters leaves the algebra, at _values.py:1 (extreme)") == "'>' of letters leaves the algebra"
 
 
-ARGUMENT = r"\bar P_{ij} := P_{ij} \quad P_{ij}^2 = P_{ij} \bar P_{ij} \le P_{ij}"
+ARGUMENT = r"\bar P_{ij} := P_{ij} \quad P_{ij}^2 = P_{ij} \bar P_{ij} \le P_{ij} \le 1"
 
 
 def argued(argument: str, label: str = "why:tested", above: bool = True) -> Book:
@@ -139,6 +139,12 @@ def argued(argument: str, label: str = "why:tested", above: bool = True) -> Book
     (argued(ARGUMENT, "why:another"), "measured"),
     (argued(ARGUMENT, above=False), "measured"),
     (argued(r"P_{ij}^2 = P_{ij} \cdot P_{ij}"), "measured"),  # no inequality is derived there
+    (argued(r"1 \ge P_{ij} \ge P_{ij}^2"), "argued"),
+    (argued(r"x := 1, \quad P_{ij}^2 \le P_{ij} \le x"), "argued"),
+    (argued(r"P_{ij}^2 \le P_{ij}"), "measured"),  # another bound
+    (argued(r"P_{ij} \le 1"), "measured"),  # of something else
+    (argued(r"P_{ij}^2 \ge 0, \quad 0 \le 1"), "measured"),
+    (argued(r"\sum_j P_{ij}^2 \le 1"), "measured"),
 ])  # fmt: skip
 def test_an_inequality_is_argued_by_the_derivation_of_its_name_above_it(of, word):
     one = Exactly(of).proof(of.displays["prp:tested"])
@@ -149,8 +155,31 @@ def test_an_inequality_is_argued_by_the_derivation_of_its_name_above_it(of, word
         judge(of, display)
 
 
+OTHER_BOUNDS = [  # of the display, and not of its derivation: some are false where no setting shows it
+    ("ball_bound", r"(s + s \sqrt{c} + \sqrt{c})", r"(s + s \sqrt{c} + 1)"),
+    ("ball_bound", r"r := \max_i \lVert X_i \rVert", r"r := \lVert X_2 \rVert"),
+    ("query_bound", r"t := \max_{j, l} \lVert k_j - k_l \rVert", r"t := \max_j \lVert k_j - k_1 \rVert"),
+    ("query_bound", r"s := \max_{j, l} \lVert v_j - v_l \rVert", r"s := \max_j \lVert v_j - v_2 \rVert"),
+    ("key_bound", r"s := \max_i \sum_j P_{ij} \lVert v_j - o_i \rVert^2", r"s := \sum_j P_{1j} \lVert v_j - o_1 \rVert^2"),
+    ("key_bound", r"c := \max_j \sum_i P_{ij}", r"c := \sum_i P_{i1}"),
+    ("finite_change", "", r"\max_j u_j - \min_j u_j \ge \frac{1}{100}"),
+    ("value_bound", "", r"\lVert Q \rVert \le 100"),
+    ("value_bound", r"\le \sqrt{c}", r"< \sqrt{c}"),
+]
+
+
+@pytest.mark.parametrize("name, old, new", OTHER_BOUNDS)
+def test_a_derivation_argues_for_its_own_bound_alone(request, name, old, new):
+    book = Book.at(request.config.rootpath)
+    display = book.displays[f"prp:{name}"]
+    assert book.derivation(display).label == f"why:{name}"
+    text = display.text.replace("&:=", ":=")
+    assert old in text
+    assert book.derivation(replace(display, text=text.replace(old, new) if old else new)) is None
+
+
 def test_a_false_derivation_argues_for_nothing():
-    of = argued(ARGUMENT.replace(r"\le P_{ij}", r"\le P_{ij}^3"))
+    of = argued(ARGUMENT.replace(r"\le P_{ij} \le", r"\le P_{ij}^3 \le"))
     assert not isinstance(verdict_or_fault(of, of.displays["prp:tested"]), Fault)
     found = verdict_or_fault(of, of.displays["why:tested"])
     assert isinstance(found, Fault) and "the sides of '<=' differ" in str(found)

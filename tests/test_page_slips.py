@@ -108,7 +108,7 @@ RIGHT = [
     r"x := \operatorname{rowsum}(P) \quad x_i = \sum_j P_{ij}",
     r"\sum_{j < i} P_{ij} = \sum_{j \le i - 1} P_{ij} + 0 n",
     r"\frac{\partial \lvert L_i \rvert}{\partial L_i} = \frac{L_i}{\lvert L_i \rvert}",
-    r"\frac{\partial \det(M)}{\partial M} = \det(M) (M^{-1})^{\mathsf T} \quad \text{if } c_1 > -1 \text{ and } \lVert M \rVert > 0",
+    r"\frac{\partial \det(M)}{\partial M} = \det(M) (M^{-1})^{\mathsf T} \quad \text{if } \lVert M \rVert > 0",
     r"\sum_l \frac{\partial (\max_j A_{ij})}{\partial A_{il}} = 1 + 0 n",
     r"\frac{\partial (\min_j A_{2j})}{\partial A_{1l}} = 0 n",
     r"\max_{i,j} A_{ij} + \min_{i,j} (0 n - A_{ij}) = 0 n",

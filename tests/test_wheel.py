@@ -61,8 +61,8 @@ def run(python, code, tmp_path):
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    assert {"attnmath/py.typed", "attnmath/page/grammar.lark", "attnmath/trained.json",
-            "attnmath/_examine/conventions.toml", "attnmath/second_order.json"} <= set(names)  # fmt: skip
+    assert {"attnmath/py.typed", "attnmath/page/grammar.lark", "attnmath/page/inline.lark",
+            "attnmath/trained.json", "attnmath/_examine/conventions.toml", "attnmath/second_order.json"} <= set(names)  # fmt: skip
     assert {name.split("/")[0] for name in names} == {
         "attnmath", f"attnmath-{PROJECT['version']}.dist-info"}
     assert any(name.endswith("licenses/LICENSE") for name in names)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from attnmath.page._book import Book
 from attnmath.page._chapter import Fault
-from attnmath.page._inline import counts, unrun
+from attnmath.page._inline import counts, posing, unrun
 from attnmath.page._judge import verdict_or_fault
 from attnmath.page._labels import label_faults
 from attnmath.page._ledger import render, stale, summary
@@ -58,7 +58,7 @@ def check_book(
 ) -> tuple[list, list]:
     """Every display of the chapters wanted, or of all; labels, functions, listings, tests."""
     faults = [fault for chapter in book.chapters for fault in chapter.faults]
-    faults += label_faults(book, root) + unrun(book)
+    faults += label_faults(book, root) + unrun(book) + posing(book)
     if wanted:
         faults = [f for f in faults if Path(str(f).partition(":")[0]).stem in wanted]
     chapters = [c for c in book.chapters if not wanted or c.stem in wanted]

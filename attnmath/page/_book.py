@@ -7,6 +7,7 @@ import numpy as np
 
 from attnmath.page._cast import Cast, Setting, define, locals_of
 from attnmath.page._chapter import Chapter, Display, read
+from attnmath.page._insert import bounds
 from attnmath.page._nodes import Misfit, PageError
 from attnmath.page._oracles import Independent, NumPyScene
 from attnmath.page._promise import left_sides
@@ -122,12 +123,18 @@ class Book:
         return sum((self.scenes(cast, kind) for cast in self.casts_of(display)), ())
 
     def derivation(self, display: Display) -> Display | None:
-        """What argues for an inequality: a `why:` of its name, with one too, above it on its page."""
+        """What argues for an inequality: a `why:` of its name, above it on its page, that ends with the same.
+
+        Each side of each inequality has to stand in a chain of the derivation, of the same letters.
+        """
         found = self.displays.get(f"why:{display.name}")
         if display.kind == "why" or not (found and found.has_inequality and display.has_inequality):
             return None
         is_above = found.path == display.path and found.line < display.line
-        return found if is_above else None
+        if not is_above or self.cast_of(found) is not self.cast_of(display):
+            return None
+        derived = bounds(found.statements, chained=True)
+        return found if all(one in derived for one in bounds(display.statements)) else None
 
     def _defines(self, display: Display, cast: Cast) -> bool:
         if any(spec.origin == display.label for spec in cast.letters.values()):

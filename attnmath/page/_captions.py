@@ -72,7 +72,7 @@ def unasserted(caption: str, source: str) -> list[str]:
 
 def asserted(cell: ast.Module) -> set[float]:
     """The numbers in a cell's assertions, and in what it makes their names of."""
-    claims = [node.test for node in ast.walk(cell) if isinstance(node, ast.Assert)]
+    claims = [part for node in ast.walk(cell) if isinstance(node, ast.Assert) for part in _claims(node.test)]
     made = [pair for node in ast.walk(cell) for pair in _makes(node)]
     used = set().union(*map(_names, claims)) if claims else set()
     while True:
@@ -81,6 +81,17 @@ def asserted(cell: ast.Module) -> set[float]:
         if more == used:
             return {_rounded(x) for node in [*claims, *found] for x in _constants(node)}
         used = more
+
+
+def _claims(test: ast.AST) -> list[ast.AST]:
+    """What an assertion compares with something that was computed; `17 == 17` claims nothing."""
+    if isinstance(test, (ast.BoolOp, ast.UnaryOp)):
+        return [part for side in ast.iter_child_nodes(test) for part in _claims(side)]
+    if isinstance(test, ast.Compare):
+        sides = [test.left, *test.comparators]
+        pairs = [pair for pair in zip(sides, sides[1:]) if any(map(_names, pair))]
+        return [side for pair in pairs for side in pair]
+    return [test] if _names(test) else []
 
 
 def _makes(node: ast.AST) -> list[tuple[set, ast.AST]]:

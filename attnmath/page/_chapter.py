@@ -23,8 +23,10 @@ from mdit_py_plugins.myst_blocks import myst_block_plugin
 from mdit_py_plugins.myst_role import myst_role_plugin
 
 from attnmath.page._captions import unasserted
-from attnmath.page._inline import COMMENT, DISPLAYED, WRITE, is_hypothesis, is_split, states, unread
+from attnmath.page._cells import refused
+from attnmath.page._inline import DISPLAYED, MADE, is_hypothesis, states
 from attnmath.page._nodes import PageError, Statement
+from attnmath.page._prose import COMMENT, WRITE, in_fence, in_words, unread
 from attnmath.page._syntax import parse
 
 KINDS = ("eq", "why", "prp", "err")
@@ -32,11 +34,10 @@ LABEL = re.compile(rf"({'|'.join(KINDS)}):[A-Za-z]\w*")
 PROSE = ("note", "tip", "warning", "important", "admonition", "dropdown", "exercise", "solution",
          "solution-start", "solution-end")  # directives whose contents are Markdown
 LISTS = ("bibliography", "toctree")
-LANGUAGES = ("", "text", "python", "console", "bash", "toml", "yaml")
+LANGUAGES = ("", "text", "python")
 HEADER = {"jupytext", "kernelspec"}
 OPTIONS = re.compile(r"---\n[\s\S]*?\n---\n|(:.*(\n|$))*")  # of a code cell
 CELL = {"tags", "mystnb.markdown_format", "mystnb.figure.name", "mystnb.figure.caption", "mystnb.image.alt"}
-SHOWS = re.compile(r"^\s*%%\w+|\bIPython\b(?!\.display import Markdown$)|\b_repr_(?!_)\w+", re.M)
 
 
 class Fault(Exception):
@@ -132,6 +133,7 @@ class _Reader:
 
     def __init__(self, name: str, lines: tuple):
         self.name, self.lines = name, lines
+        self.quotes = Path(name).stem in MADE
         self.displays: list[Display] = []
         self.asserted: list[Display] = []
         self.hypotheses: list[Display] = []
@@ -162,6 +164,8 @@ class _Reader:
                 if not LABEL.fullmatch(token.info):
                     kinds = ", ".join(KINDS)
                     self.refuse(start, f"label {token.info!r}; a label is {kinds}, a colon, a name")
+            elif token.type == "code_block":
+                self.refuse(start, f"an indented text is not read; mathematics: {WRITE}; code: ```python")
             elif token.type == "amsmath":
                 self.refuse(start, f"an environment outside $$ … $$ is not read; {WRITE}")
             elif token.type in ("fence", "colon_fence"):
@@ -188,9 +192,13 @@ class _Reader:
             self.collect(token.content, start)
         elif kind in LISTS:
             self.collect(directive[2], start - 1)
+            if wrong := in_words(re.sub(r"<[^<>]*>$", "", token.content, flags=re.M)):
+                self.refuse(start, wrong)
         elif kind or info.split(" ")[0] not in LANGUAGES or token.type == "colon_fence":
             what = kind or info or "a colon fence"
             self.refuse(start, f"{what} is not read; mathematics: {WRITE}; other text: Markdown")
+        elif wrong := in_fence(info.split(" ")[0], token.content):
+            self.refuse(start, wrong)
 
     def header(self, text: str, start: int) -> None:
         """What stands between --- and --- above a text: how it is kept, and nothing shown."""
@@ -205,10 +213,9 @@ class _Reader:
         """A code cell: what it shows, and its figure's caption."""
         head = OPTIONS.match(text)[0]
         source = text[len(head) :]
-        for match in SHOWS.finditer(source):
-            line = start + 1 + head.count("\n") + source[: match.start()].count("\n")
-            column = self.find(match[0], line, line)[1]
-            self.refuse(line, f"{match[0].strip()} can show what is not run; in a page: {WRITE}", column)
+        for number, words, wrong in refused(source):
+            line = start + number + head.count("\n")
+            self.refuse(*self.find(words, line, line)[:1], wrong, self.find(words, line, line)[1])
         try:
             options = yaml.safe_load(re.sub(r"^---$|^:", "", head, flags=re.M)) or {}
         except yaml.YAMLError:
@@ -217,6 +224,8 @@ class _Reader:
         self.shown.update(_shown(options.get("tags", []), source))
         for option in sorted(_paths(options) - CELL):
             self.refuse(start, f"a cell has no option {option}; it may have {', '.join(sorted(CELL))}")
+        if "mystnb.image.alt" in _paths(options) and (wrong := in_words(str(options["mystnb"]["image"]["alt"]))):
+            self.refuse(*self.find("alt:", start, start + head.count("\n"))[:1], wrong)
         if "mystnb.figure.caption" in _paths(options):
             line, _ = self.find("caption:", start, start + head.count("\n"))
             self.caption(str(options["mystnb"]["figure"]["caption"]), source, line, start + head.count("\n"))
@@ -238,26 +247,25 @@ class _Reader:
             words = {"softbreak": " ", "hardbreak": " ", "code_inline": "`"}.get(child.type, child.content)
             if child.type == "math_inline":
                 line, column = self.find(f"${child.content}", line, last, column)
-                assumed = is_hypothesis(before, since)
+                assumed = is_hypothesis(before, since, child.content)
                 since = "" if self.formula(child.content, line, column, assumed) else None
                 before, column = before + "$", column + len(child.content) + 1
                 continue
-            fault = unread(child)
+            fault = unread(child, self.quotes)
             if fault:
                 line, column = self.find(fault[0], line, last, column)
                 self.refuse(line, fault[1], column)
             before, since = before + words, None if since is None else since + words
-        if is_split(before):
-            self.refuse(line, "a relation between formulas, outside of them; write it in one")
 
     def formula(self, text: str, line: int, column: int, hypothesis: bool) -> bool:
         """An inline formula; whether it is a hypothesis."""
         self.inline.append(text)
-        if DISPLAYED.search(text):
-            self.refuse(line, f"a display in a paragraph; {WRITE}", column)
-        if not states(text):
-            if words := re.search(r"\\(text|mathrm|mbox)\s*\{[^}]*\}(?!\s*\()", text):
-                self.refuse(line, f"words in a formula, {words[0]}; write them outside of it", column)
+        try:
+            if not states(text):
+                return False
+        except PageError as error:
+            what = f"a display in a paragraph; {WRITE}" if DISPLAYED.search(text) else error.message
+            self.refuse(line, what, column)
             return False
         relation = Display(self.name, f"inline:{Path(self.name).stem}_{line}_{column}", text, line, self.lines)
         (self.hypotheses if hypothesis else self.asserted).append(relation)

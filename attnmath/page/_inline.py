@@ -1,64 +1,89 @@
-"""Inline mathematics: which formula states a relation, and which of these is a hypothesis.
+"""Inline mathematics: what a formula may be made of, which one states a relation, and which of these
+is a hypothesis.
 
-A relation after one of WORDS, or after another hypothesis and a comma, *and* or *or*, says
-under which circumstances something holds, or what a letter is: it is listed. Any other is
-an assertion, and run like a display without a label.
+Every formula is read by `inline.lark`; what that does not know (a macro, another command, another
+alphabet) is refused. A relation after one of WORDS, or after another hypothesis and *and* or *or*, says
+under which circumstances something holds, or what a letter is: it is listed, if it speaks of what is
+given, and not of a derivative or a letter that the page computes. Any other is an assertion, and run
+like a display without a label.
 """
 
 import re
+from collections.abc import Iterable
+from functools import lru_cache
 
-from markdown_it.token import Token
+from lark import Lark
+from lark.exceptions import UnexpectedInput
 
 from attnmath.page._nodes import PageError
+from attnmath.page._prose import WRITE
+from attnmath.page._syntax import parse
 
-WORDS = ("if", "when", "whenever", "unless", "let", "for", "at", "where", "with", "suppose", "assume",
-         "given", "such that")
+WORDS = ("if", "when", "unless", "let", "for", "at", "where", "with", "suppose", "assume")
 HYPOTHESIS = re.compile(rf"(?<![\w-])({'|'.join(WORDS)})( (all|any|every|each|some))?\s+$", re.I)
-CHAIN = re.compile(r"\s*(,|,? (and|or))\s+$")
-SIGNS = r"=<>≤≥≠≈∈∉⊂⊆≡≅∼∝≪≫"
-COMMANDS = ("[lg](eq?|t|l)(slant)?|g[eg]|n?eq?|approx|(not)?in|n?su[bp]set(eq)?|n?sim(eq)?|cong|equiv|propto|doteq"
-            "|to|mapsto|(long)?(left)?rightarrow|iff|implies")
-RELATION = re.compile(rf"[{SIGNS}]|\\({COMMANDS})(?![A-Za-z])", re.I)
-RANGE = re.compile(r"\\(sum|prod|max|min)(\\limits)?\s*_\s*\{[^{}]*\}")  # what a sum runs over
+CHAIN = re.compile(r"\s+(and|or)\s+$")
 DISPLAYED = re.compile(r"\\\\|\\(begin|displaystyle|dfrac|tag|label|qquad)(?![A-Za-z])")
-MATH = re.compile(r"\$\$|\\[(\[]|\\begin\b|<math\b|\\end\{")  # in what Markdown takes for text
 MADE = ("ledger", "errata", "sources", "museum")  # made of what was run, and compared to the byte
 
-WRITE = "write $$ … $$ (prp:name)"
-ROLES = ("doc", "eq", "ref", "numref", "cite", "cite:t", "cite:p", "py:func", "py:class", "py:mod", "py:obj")
-COMMENT = re.compile(r"\s*(<!--((?!-->).)*-->\s*)+", re.S)
+
+@lru_cache(maxsize=1)
+def _grammar() -> Lark:
+    return Lark.open("inline.lark", rel_to=__file__, parser="lalr", propagate_positions=True)
 
 
+@lru_cache(maxsize=4096)
 def states(formula: str) -> bool:
-    """Whether there is a relation in a formula, other than in the range of a sum."""
-    return bool(RELATION.search(RANGE.sub("", formula)))
+    """Whether there is a relation in a formula, other than in the range of a sum.
+
+    A PageError if the formula is made of anything that inline mathematics does not have.
+    """
+    try:
+        return any(_grammar().parse(formula).find_data("stated"))
+    except UnexpectedInput as error:
+        at = getattr(error, "pos_in_stream", None)
+        at = len(formula) if at is None or at < 0 else at
+        found = re.match(r"\\[A-Za-z]+|\\?.|$", formula[at:], re.S)[0]
+        what = repr(found) if found else "the end"
+        message = f"{what} is not read in a formula among words; say it in words, or {WRITE}"
+        raise PageError("grammar", message, at) from None
 
 
-def is_hypothesis(before: str, since: str | None) -> bool:
-    """Whether the words before a formula make it one; `since` are those after a hypothesis."""
-    return bool(HYPOTHESIS.search(before) or since is not None and CHAIN.fullmatch(since))
+def is_hypothesis(before: str, since: str | None, formula: str) -> bool:
+    """Whether a relation is one, by the words before it; `since` are those after a hypothesis."""
+    return bool(HYPOTHESIS.search(before) or since is not None and CHAIN.fullmatch(since)) and _is_given(formula)
 
 
-def is_split(text: str) -> bool:
-    """Whether in a text, in which $ stands for a formula, the sign of a relation is beside one."""
-    return bool(re.search(rf"\$\s*[{SIGNS}]|[{SIGNS}]\s*\$", text))
+def _is_given(formula: str) -> bool:
+    """Whether a relation can be read, and no gradient, tangent or derivative stands in it."""
+    try:
+        nodes = [node for statement in parse(formula) for node in statement.nodes()]
+    except PageError:
+        return False
+    return not any(node.kind == "partial" or node.kind == "name" and node.args[0] for node in nodes)
 
 
-def unread(child: Token) -> tuple[str, str] | None:
-    """What in a paragraph could show mathematics that is not run: its words, and what to write."""
-    text = child.content
-    if child.type == "math_inline_double":
-        return "$$", "a display in the middle of a paragraph; give it its own lines"
-    if child.type == "html_inline" and not COMMENT.fullmatch(text):
-        return text, f"HTML is not read; write Markdown, and mathematics as {WRITE[6:]}"
-    if child.type == "image":
-        return "![", "a picture is not read; draw it in a cell"
-    if child.type == "myst_role" and child.meta["name"] not in ROLES:
-        role = child.meta["name"]
-        return f"{{{role}}}", f"the role {role} is not read; mathematics is $…$ or {WRITE[6:]}"
-    if child.type == "text" and (found := MATH.search(text)):
-        return found[0], f"{found[0]!r} that opens no display; {WRITE}"
-    return None
+def posing(book) -> list:
+    """Faults: hypotheses on letters that the page computes, which only pose as hypotheses."""
+    everywhere = _origins(casts for casts in book.casts.values())
+    found = []
+    for chapter in (c for c in book.chapters if c.stem not in MADE):
+        here = _origins([book.casts.get(chapter.stem, ())])
+        for relation in chapter.hypotheses:
+            names = {n.args[1] for one in parse(relation.text) for n in one.nodes() if n.kind == "name"}
+            of = {name: here if name in here[0] | here[1] else everywhere for name in names}
+            if computed := sorted(name for name, (drawn, made) in of.items() if name in made - drawn):
+                message = f"{computed[0]} is computed, and no hypothesis; write an assertion, which is run"
+                found.append(relation.fault(PageError("letter", message)))
+    return found
+
+
+def _origins(chapters: Iterable) -> tuple[set, set]:
+    """The letters, and letters of rows, that casts draw, and those that their displays define."""
+    origins: tuple[set, set] = set(), set()
+    for cast in (cast for casts in chapters for cast in casts):
+        for name in (*cast.letters, *cast.rows):
+            origins[not cast.letters[cast.rows.get(name, name)].is_primal].add(name)
+    return origins
 
 
 def unrun(book) -> list:

@@ -13,6 +13,7 @@ from attnmath.page._promise import check_function
 from attnmath.page._published import Refuted, refuse_unmet, refute
 from attnmath.page._scene import Scene
 from attnmath.page._trial import Trial, is_constant
+from attnmath.page._vacuous import refuse_vacuous
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ def _judge(book: Book, display: Display, counted: bool) -> Verdict | Refuted:
         refuse_nothing(statements)
         return refute(book, display, cast, scenes)
     found = hold(book, display.label, statements, scenes)
+    refuse_vacuous(statements, tuple(book.paired(statements, scene) for scene in book.stage(display)))
     told = steps(book, statements, cast) if counted else ()
     return Verdict(display, cast.name, len(scenes), *found, *told)
 

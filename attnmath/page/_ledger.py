@@ -31,10 +31,11 @@ every setting of every cast of its chapter that knows its letters and meets its 
   need that the letters are what they are.
 - **proof**: *proved* if every step holds exactly at a random point of a finite field, in every
   setting that meets its condition, in so many shapes; a false step would pass with a probability
-  of the order given. *argued* if it has an inequality that is measured, and that a derivation of
-  the same name (`why:`) above it on its page derives; the steps of the derivation are run as well,
-  and its own line says how far they are proved. *measured* if no step is exact anywhere, *both* if
-  some are, or in some settings: what is not, in which settings, and why, stands at the end.
+  of the order given. *argued* if it has an inequality that is measured, and at which, with the same
+  sides, a derivation of the same name (`why:`) above it on its page arrives; the steps of the
+  derivation are run as well, and its own line says how far they are proved. *measured* if no step
+  is exact anywhere, *both* if some are, or in some settings: what is not, in which settings, and
+  why, stands at the end.
   *nested*: an exponential stands inside of another one, where the order is not shown.
   {doc}`proved` says what this means.
 - **misprints**: one-symbol misprints rejected, of those tried. The others are identities:

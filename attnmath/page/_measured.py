@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from attnmath.page.notebook import as_table
+
 SIZES = (512, 1024, 2048, 4096, 8192)
 ROWS = {
     "forward / fused forward": "ours forward / fused forward",
@@ -49,7 +51,7 @@ def ratio_table(data: dict, heads: int = 1) -> Any:
                 for causal in (False, True)]
         return "" if None in pair else "{:.2f} ({:.2f})".format(*(each[0] for each in pair))
 
-    return _table(["time of"], "n = ", SIZES, {row: [cell(name, n) for n in SIZES] for row, name in ROWS.items()})
+    return _table("time of, by n", SIZES, {row: [cell(name, n) for n in SIZES] for row, name in ROWS.items()})
 
 
 def memory_table(data: dict) -> Any:
@@ -58,7 +60,7 @@ def memory_table(data: dict) -> Any:
         pair = [data["memory"][point(n, 1, causal)].get(name) for causal in (False, True)]
         return "" if None in pair else "{:.1f} ({:.1f})".format(*pair)
 
-    return _table(["MiB"], "n = ", SIZES, {row: [cell(name, n) for n in SIZES] for name, row in LINES.items()})
+    return _table("MiB, by n", SIZES, {row: [cell(name, n) for n in SIZES] for name, row in LINES.items()})
 
 
 def step_table(data: dict) -> Any:
@@ -67,15 +69,13 @@ def step_table(data: dict) -> Any:
                           f"{each['ours_MiB']:.0f}", f"{each['math_MiB']:.0f}"]
             for name, each in data["applications"].items()}
     heads = ["tokens", "time, math / ours", "MiB, ours", "MiB, math"]
-    return _table(["step"], "", heads, rows)
+    return _table("step", heads, rows)
 
 
-def _table(first: list, before: str, heads: Any, rows: dict) -> Any:
-    from IPython.display import Markdown
-
-    top = [*first, *(f"{before}{each}" for each in heads)]
+def _table(first: str, heads: Any, rows: dict) -> Any:
+    top = [first, *map(str, heads)]
     lines = [top, ["---"] + ["---:"] * len(heads), *([name, *cells] for name, cells in rows.items())]
-    return Markdown("\n".join("| " + " | ".join(line) + " |" for line in lines))
+    return as_table("\n".join("| " + " | ".join(line) + " |" for line in lines))
 
 
 def curve(data: dict, name: str, what: str, *, heads: int = 1, causal: bool = False) -> tuple:

@@ -67,3 +67,13 @@ def show(function):
     while fence in source:
         fence += "`"
     return Markdown(f"`{'/'.join(parts[start:])}`\n\n{fence}python\n{source}\n{fence}")
+
+
+def as_table(text):
+    """A table in Markdown, each line of which is a row."""
+    from IPython.display import Markdown
+
+    rows = text.split("\n")
+    if not all(row.startswith("| ") and row.endswith(" |") for row in rows):
+        raise ValueError("a table has a row in each line, from | to |")
+    return Markdown(text)
