@@ -86,10 +86,15 @@ def _same_reals(pairs: list, point: Point) -> bool:
 
 def differing(a: ExactArray, b: ExactArray) -> np.ndarray:
     """Where two arrays of one shape differ."""
-    found, a, b = np.asarray(a != b, dtype=bool), np.asarray(a), np.asarray(b)
+    a, b = np.asarray(a), np.asarray(b)
+    found = np.array([_unlike(x, y) for x, y in zip(a.flat, b.flat)], dtype=bool).reshape(a.shape)
     for place in map(tuple, np.argwhere(found)):
         found[place] = not _same_exponential(a[place], b[place])
     return found
+
+
+def _unlike(x: Any, y: Any) -> bool:
+    return x.key != y.key if hasattr(x, "key") and hasattr(y, "key") else bool(x != y)
 
 
 def _same_exponential(x: Any, y: Any) -> bool:

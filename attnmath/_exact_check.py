@@ -186,5 +186,5 @@ def _tangent_of(point: Point, part: Any) -> Any:
 def _outputs(f: Callable, x: tuple, constants: dict, point: Point, entries: bool = False) -> list:
     """What f returns, with constants or with entries in the place of maxima."""
     given, named = at_point(point.again(entries), x, constants)
-    there = (y for y in parts(f(*given, **named)) if y is not None)
+    there = (y for y in parts(whole(f, *given, **named)) if y is not None)
     return [entry.key for y in there for entry in exact(y, point).flat]
