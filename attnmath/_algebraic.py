@@ -39,6 +39,14 @@ class NoValue(NotAlgebraic, ZeroDivisionError):
     """A division by 0, or the logarithm of 0."""
 
 
+class Unrelated(NotAlgebraic):
+    """The sides differ by logarithms, which may have relations: where they do."""
+
+    def __init__(self, wrong: str) -> None:
+        super().__init__("undecided: the sides differ by logarithms whose relation is not known")
+        self.wrong = wrong
+
+
 class OtherPoint(Left):
     """Another point is needed: with more primes, with a root of -1, or drawn again."""
 
@@ -98,12 +106,16 @@ def whole(function: Callable, *x: object, **named: object) -> object:
 def _traced(caught: list, frame: Any, event: str, error: Any) -> Any:
     """Notes the errors in frames that are not trusted; what sys.settrace calls."""
     if event == "call":
-        if frame.f_globals.get("__name__", "").partition(".")[0] in TRUSTED:
+        if is_trusted(frame):
             return None
         frame.f_trace_lines = False
     elif event == "exception" and not issubclass(error[0], ENDS) and not _imports(frame):
         caught.append(f"{error[0].__name__}: {error[1]}, at {place(frame)}")
     return partial(_traced, caught)
+
+
+def is_trusted(frame: Any) -> bool:
+    return frame.f_globals.get("__name__", "").partition(".")[0] in TRUSTED
 
 
 def _imports(frame: Any) -> bool:
@@ -143,3 +155,12 @@ def place(frame: Any) -> str:
     """File, line and function of a frame."""
     code = frame.f_code
     return f"{Path(code.co_filename).name}:{frame.f_lineno} ({code.co_name})"
+
+
+def place_of(error: Exception) -> str:
+    """The same of the innermost frame of an error that is not trusted."""
+    frames, trace = [], error.__traceback__
+    while trace is not None:
+        frames.append(trace.tb_frame)
+        trace = trace.tb_next
+    return next((place(frame) for frame in reversed(frames) if not is_trusted(frame)), "an unknown place")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from attnmath._algebraic import NotAlgebraic, OtherPoint
+from attnmath._algebraic import NotAlgebraic, OtherPoint, Unrelated
 from attnmath._exact_arrays import ExactArray, exact
 from attnmath._numbers import Number
 from attnmath._point import Point
@@ -31,10 +31,13 @@ def compared(run: Callable, point: Point) -> Proof:
         if wrong and not also:
             raise NotAlgebraic("undecided: the sides differ by what depends on a maximum")
         wrong = also
-    if wrong and point.has_logs and _same_reals(pairs, point):
-        raise NotAlgebraic("undecided: the sides differ by logarithms whose relation is not known")
+    seen = wrong and _seen(pairs, point)  # whether they differ at a point of real numbers
+    if wrong and point.has_logs and not seen:
+        raise Unrelated(wrong)
     if wrong:
-        raise AssertionError(f"refuted: {wrong}")
+        error = AssertionError(f"refuted: {wrong}")
+        error.is_small = seen is False
+        raise error
     if looked:
         raise NotAlgebraic("undecided: a side asks whether letters are equal, or 0")
     sides = [(exact(a, point), exact(b, point)) for _, a, b in pairs]
@@ -76,12 +79,15 @@ def first_difference(pairs: list, point: Point) -> str:
     return ""
 
 
-def _same_reals(pairs: list, point: Point) -> bool:
-    """Whether the sides agree at a point of real numbers, as far as float64 shows."""
+def _seen(pairs: list, point: Point) -> bool | None:
+    """Whether the sides differ at a point of real numbers, as far as float64 shows; None if nothing does."""
     sides = [(exact(a, point), exact(b, point)) for _, a, b in pairs]
     reals = [(x._real, y._real) for a, b in sides for x, y in zip(np.ravel(a), np.ravel(b))]
-    finite = (x == y or abs(x) + abs(y) < math.inf for x, y in reals)
-    return all(finite) and all(abs(x - y) <= CLOSE * (1 + abs(x) + abs(y)) for x, y in reals if x != y)
+    unlike = [(x, y) for x, y in reals if x != y]
+    there = [(x, y) for x, y in unlike if abs(x) + abs(y) < math.inf]
+    if any(abs(x - y) > CLOSE * (1 + abs(x) + abs(y)) for x, y in there):
+        return True
+    return False if len(there) == len(unlike) else None
 
 
 def differing(a: ExactArray, b: ExactArray) -> np.ndarray:
