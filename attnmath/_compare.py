@@ -13,6 +13,8 @@ from attnmath._point import Point
 from attnmath._proof import Proof
 from attnmath._tolerance import CLOSE
 
+HIGHEST = 2**60  # degree; the primes have 127 bits
+
 
 def compared(run: Callable, point: Point) -> Proof:
     """The proof that two sides are equal at a point; an AssertionError where they are not.
@@ -44,6 +46,8 @@ def compared(run: Callable, point: Point) -> Proof:
     degrees = [degree(x, y) for a, b in sides for x, y in zip(np.ravel(a), np.ravel(b))]
     if not any(_has_letters(entry) for side in sides for part in side for entry in np.ravel(part)):
         raise NotAlgebraic("undecided: there is nothing to prove, as no letter is in what the sides return")
+    if max(degrees) > HIGHEST:
+        raise NotAlgebraic("undecided: the degree of the sides is so high that one point shows nothing")
     return Proof(len(degrees), max(degrees), 1, decimals=tuple(sorted(point.decimals)))
 
 
@@ -92,7 +96,7 @@ def _seen(pairs: list, point: Point) -> bool | None:
 
 def differing(a: ExactArray, b: ExactArray) -> np.ndarray:
     """Where two arrays of one shape differ."""
-    a, b = np.asarray(a), np.asarray(b)
+    a, b = np.broadcast_arrays(a, b)
     found = np.array([_unlike(x, y) for x, y in zip(a.flat, b.flat)], dtype=bool).reshape(a.shape)
     for place in map(tuple, np.argwhere(found)):
         found[place] = not _same_exponential(a[place], b[place])

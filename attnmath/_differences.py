@@ -38,7 +38,9 @@ def vjp_along(f_vjp: Callable, f: Callable, given: list, named: dict, rng: Any) 
     return tuple(np.array([number]) for number in (terms.sum(), weighted.sum(), NEAR * size + ZERO * (1 + level)))
 
 
-def jvp_along(f_jvp: Callable, f: Callable, given: list, named: dict, rng: Any, left_out: tuple, dots: Any) -> tuple:
+def jvp_along(
+    f_jvp: Callable, f: Callable, given: list, named: dict, rng: Any, left_out: tuple, dots: Any
+) -> tuple:
     """The tangents along a random direction: those returned, by differences, what is allowed."""
     v = [None if dot is None else _direction(part, rng) for part, dot in zip(given, dots)]
     Y, want = _slope(f, given, named, v)

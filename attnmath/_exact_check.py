@@ -9,8 +9,8 @@ import numpy as np
 from attnmath._algebraic import NotAlgebraic, whole
 from attnmath._calls import check_generators, check_same, copied, generators, kept, same
 from attnmath._compare import compared, first_difference, pairs_of
-from attnmath._exact_arrays import ExactArray, exact, letters
 from attnmath._differences import agrees, jvp_along, vjp_along
+from attnmath._exact_arrays import ExactArray, exact, letters
 from attnmath._graph import gradient, tangent, tracked
 from attnmath._leaves import all_leaves, fits, is_branch
 from attnmath._numbers import Number
@@ -58,7 +58,8 @@ def prove_vjp(
 
 
 def _decided(
-    run: Callable, rule: Callable, f: Callable, x: tuple, constants: dict, seed: int, check: Callable, along: Callable
+    run: Callable, rule: Callable, f: Callable, x: tuple, constants: dict, seed: int, check: Callable,
+    along: Callable,
 ) -> Proof:
     """What is found at a point with letters, if float64 does not say otherwise."""
     check_letters(x, constants, seed)

@@ -19,7 +19,9 @@ class Infinite(Immutable):
 
     def as_sure_as(self, *others: Any) -> "Infinite":
         """The same, which is infinite only where the others have a value."""
-        return Infinite(self.point, self.sign, self.slopes, min(x.sure for x in others))
+        found = Infinite(self.point, self.sign, None if self.slopes is None else [(self, self.point.one)])
+        found.sure = min(x.sure for x in others)
+        return found
 
     def __add__(self, other: Any) -> Any:
         other = self.point.other(other, "+")

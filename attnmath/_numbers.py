@@ -101,7 +101,7 @@ class Number(Entry):
             if other.__class__ is not Number:
                 return other if other is NotImplemented else other * self
         x = self.times(other)
-        if (self.slopes is not None or other.slopes is not None) and not x.is_zero:
+        if (self.slopes is not None or other.slopes is not None) and not (self.is_zero or other.is_zero):
             x.slopes = [(self, other.bare()), (other, self.bare())]
         return x
 
@@ -160,7 +160,7 @@ class Number(Entry):
         if power is None or power.denominator > 2:
             if self.log_of is not None and self.log_of[0] == "is":  # exp(x) ** y
                 return (self.log() * other).exp()
-            raise not_algebraic("** with a power that is no multiple of 1/2")
+            raise not_algebraic("** with a power that is no multiple of 1/2, or not below 2**40")
         if power.denominator == 2:
             return self.sqrt() ** power.numerator
         x = self.point.one
@@ -194,7 +194,7 @@ class Number(Entry):
         """The number, of which this is known: the same number may have come up as something else."""
         if self.sign == sign and self.sure == sure:
             return self
-        x = self._with_slopes(self.slopes)
+        x = self._with_slopes(None if self.slopes is None else [(self, self.point.one)])
         x.sign, x.sure = sign, sure
         return x
 

@@ -150,7 +150,5 @@ class Point(Unknowns):
 
 def _float(x: Fraction) -> float:
     """The fraction, or infinity, in float64."""
-    try:
-        return float(x)
-    except OverflowError:
-        return math.inf if x > 0 else -math.inf
+    is_large = x.numerator.bit_length() - x.denominator.bit_length() > 1022
+    return math.copysign(math.inf, x) if is_large else float(x)

@@ -82,8 +82,8 @@ def beside_floats(decide: Callable, floats: Callable) -> Any:
         raise
     except AssertionError as error:
         if not getattr(error, "is_small", False) and floats().agree():
-            said = "undecided: the sides differ for letters, and agree in float64 at all real numbers that were tried"
-            raise NotAlgebraic(said) from None
+            said = "the sides differ for letters, and agree in float64 at all real numbers that were tried"
+            raise NotAlgebraic(f"undecided: {said}") from None
         raise
     except Exception as error:
         if floats().run():

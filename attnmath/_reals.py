@@ -33,7 +33,7 @@ class Reals:
             at = [[_at(pool, side, *point) for point in points] for side in sides]
             far = [[_along(pool, side, ray) for ray in rays] for side in sides]
         self.failed = [side for side in (*at[0], *at[1]) if isinstance(side, Exception)]
-        self.pairs = [pair for pair in zip(*at)]
+        self.pairs = [*zip(*at)]
         self.rays = [[*zip(*ray)] for ray in zip(*far)]
 
     def run(self) -> bool:
@@ -50,8 +50,9 @@ class Reals:
 
     def differ(self) -> bool:
         """Whether they differ clearly where both return something, at other than whole numbers."""
+        there = [pair for k, pair in enumerate(self.pairs) if k % 4 < 3 and _is_there(pair)]
         try:
-            return any(_agree(*pair, NEAR, ZERO) is False for k, pair in enumerate(self.pairs) if k % 4 < 3 and _is_there(pair))
+            return any(_agree(*pair, NEAR, ZERO) is False for pair in there)
         except NotAlgebraic:
             return False
 

@@ -73,7 +73,8 @@ class Unknowns:
 
     def _needs(self, exponent: Any, function: str) -> None:
         if exponent is None:
-            raise Deeper(leaves(f"{function} of what contains exp so many times"))
+            said = "of what contains so many exponentials or unusual multiples of logarithms"
+            raise Deeper(leaves(f"{function} {said}", "(exp(n log x) is x**n, for multiples n of 1/2)"))
         if exponent != exponent:
             raise Redraw
 
@@ -147,9 +148,11 @@ class Unknowns:
 
     def log(self, x: Number) -> Number:
         """An unknown whose exponential is x; it moves with x, whatever it is made of."""
-        if x.log_of is not None and x.log_of[0] == "is":
-            if x.slopes is None or x.slopes and x.slopes[0][0] is x.log_of[1]:
-                return x.log_of[1] if x.slopes else x.log_of[1].bare()
+        is_exp = x.log_of is not None and x.log_of[0] == "is"
+        if is_exp and x.slopes is None:
+            return x.log_of[1].bare()
+        if is_exp and x.slopes and x.slopes[0][0] is x.log_of[1]:
+            return x.log_of[1]
         y = self._log(x.bare())
         y = y.known_as(y.sign, min(x.sure, 1) if x.sign == 2 else 0)
         return y if x.slopes is None else y._with_slopes([(x, x.bare().inverse())])
