@@ -82,7 +82,7 @@ def whole(function: Callable, *x: object, **named: object) -> object:
     caught: list[str] = []
     _runs.append(left)
     before = sys.gettrace(), threading.gettrace()
-    tracer = partial(_traced, caught)
+    tracer = partial(_traced, caught, before[0])
     try:
         threading.settrace(tracer)
         sys.settrace(tracer)
@@ -103,15 +103,15 @@ def whole(function: Callable, *x: object, **named: object) -> object:
     return found
 
 
-def _traced(caught: list, frame: Any, event: str, error: Any) -> Any:
-    """Notes the errors in frames that are not trusted; what sys.settrace calls."""
-    if event == "call":
-        if is_trusted(frame):
-            return None
-        frame.f_trace_lines = False
-    elif event == "exception" and not issubclass(error[0], ENDS) and not _imports(frame):
+def _traced(caught: list, outer: Any, frame: Any, event: str, error: Any) -> Any:
+    """Notes the errors in frames that are not trusted; what sys.settrace calls, before an outer tracer."""
+    outer = outer and outer(frame, event, error)
+    if event == "call" and is_trusted(frame):
+        return outer
+    if event == "exception" and not issubclass(error[0], ENDS) and not _imports(frame):
         caught.append(f"{error[0].__name__}: {error[1]}, at {place(frame)}")
-    return partial(_traced, caught)
+    frame.f_trace_lines = outer is not None
+    return partial(_traced, caught, outer)
 
 
 def is_trusted(frame: Any) -> bool:

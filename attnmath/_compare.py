@@ -46,9 +46,10 @@ def compared(run: Callable, point: Point) -> Proof:
     degrees = [degree(x, y) for a, b in sides for x, y in zip(np.ravel(a), np.ravel(b))]
     if not any(_has_letters(entry) for side in sides for part in side for entry in np.ravel(part)):
         raise NotAlgebraic("undecided: there is nothing to prove, as no letter is in what the sides return")
+    degrees.append(point.inside)
     if max(degrees) > HIGHEST:
         raise NotAlgebraic("undecided: the degree of the sides is so high that one point shows nothing")
-    return Proof(len(degrees), max(degrees), 1, decimals=tuple(sorted(point.decimals)))
+    return Proof(len(degrees) - 1, max(degrees), 1, decimals=tuple(sorted(point.decimals)))
 
 
 def _has_letters(x: Any) -> bool:

@@ -50,6 +50,7 @@ class Point(Unknowns):
         self.primes_with_roots: set[int] = set()  # those whose roots were taken
         self.decimals: set[str] = set()  # floats that were read as decimals
         self.looked = False  # whether letters are equal, or 0
+        self.inside = 0  # the degree of what logarithms and maxima are of, by which they are told apart
         self.start = self.rng.getstate(), self.of_reals.getstate()
 
     def again(self, entries: bool = False) -> "Point":
@@ -151,4 +152,6 @@ class Point(Unknowns):
 def _float(x: Fraction) -> float:
     """The fraction, or infinity, in float64."""
     is_large = x.numerator.bit_length() - x.denominator.bit_length() > 1022
-    return math.copysign(math.inf, x) if is_large else float(x)
+    if is_large:
+        return math.inf if x > 0 else -math.inf
+    return float(x)

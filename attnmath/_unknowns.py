@@ -217,6 +217,7 @@ class Unknowns:
         if x.value not in self.logs:
             real = _real_log(x)
             self.has_logs = True
+            self.inside = max(self.inside, 2 * (x.top + x.bottom))
             found = self.logs[x.value] = self._drawn(self.of_unknowns, real)
             found.exponent, found.second, found.factor = 0, found.second and 0, x
         return self.logs[x.value]
@@ -253,6 +254,8 @@ class Unknowns:
         key = tuple(sorted(by_key))
         if key not in self.maxima:
             self.maxima[key] = self._drawn(self.of_unknowns, max(x._real for x in row))
+            degrees = [x.top + x.bottom for x in row if isinstance(x, Number)]
+            self.inside = max(self.inside, 2 * max(degrees, default=0))
         if not self.takes_entries:
             signs = [x.sign for x in row]
             sign = max(signs) if max(signs) > 0 or min(signs) < 0 and 0 not in signs else 0
