@@ -120,10 +120,17 @@ def _is_there(pair: tuple) -> bool:
 
 
 def _is_torn(ray: list) -> bool:
-    """Whether sides that agree in nearly all digits differ one step further out."""
-    close, near = ([_agree(*pair, *allowed) for pair in ray if _is_there(pair)]
-                   for allowed in ((CLOSE, 0), (NEAR, ZERO)))  # fmt: skip
-    return any(here and there is False for here, there in zip(close, near[1:]))
+    """Whether a part of sides that agrees in nearly all digits differs one step further out."""
+    gaps = [[_gap(a, b) for a, b in _arrays(*pair)] for pair in ray if _is_there(pair)]
+    steps = [step for here, there in zip(gaps, gaps[1:]) for step in zip(here, there)]
+    return any(here <= CLOSE and there > NEAR for here, there in steps)
+
+
+def _gap(a: np.ndarray, b: np.ndarray) -> float:
+    """The largest difference, relative to the largest entry; nan where that may be rounding itself."""
+    with np.errstate(all="ignore"):
+        size = np.maximum(abs(a), abs(b)).max(initial=0.0)
+        return abs(a - b).max() / size if NEAR < size < np.inf else np.nan
 
 
 def _agree(left: Any, right: Any, near: float, zero: float, most: float = np.inf) -> bool | None:
@@ -131,16 +138,20 @@ def _agree(left: Any, right: Any, near: float, zero: float, most: float = np.inf
 
     What is large is compared entry by entry, unless it is more than `most`.
     """
-    try:
-        pairs = [[np.asarray(part).astype(float) for part in pair[1:]] for pair in pairs_of(left, right)]
-    except (AssertionError, TypeError, ValueError):
-        raise NotAlgebraic("undecided: in float64 the sides do not return the same arrays") from None
     met, agree = False, True
     with np.errstate(all="ignore"):
-        for a, b in pairs:
+        for a, b in _arrays(left, right):
             error, size = abs(a - b), np.maximum(abs(a), abs(b))
             usual, large = size < LARGE, (size >= LARGE) & (size <= most) & np.isfinite(a) & np.isfinite(b)
             met |= bool(usual.any() or large.any())
             agree &= not (error[usual] > near * size[usual].max(initial=0.0) + zero).any()
             agree &= not (error[large] > near * size[large]).any()
     return agree if met else None
+
+
+def _arrays(left: Any, right: Any) -> list:
+    """The parts of both sides in pairs, as arrays."""
+    try:
+        return [[np.asarray(part).astype(float) for part in pair[1:]] for pair in pairs_of(left, right)]
+    except (AssertionError, TypeError, ValueError):
+        raise NotAlgebraic("undecided: in float64 the sides do not return the same arrays") from None
