@@ -16,6 +16,7 @@ from attnmath._graph import gradient, tracked
 from attnmath._numbers import Number
 from attnmath._point import Point
 from false_identities import FAR
+from true_identities import CASES as TRUE
 from true_identities import DOUBTFUL
 
 V = (2,)
@@ -36,6 +37,16 @@ def test_what_is_true_is_not_refuted(case):
     for seed in range(4):
         with pytest.raises(NotAlgebraic):
             prove(case.left, case.right, *case.shapes, seed=seed)
+
+
+ZEROS = ("commutators are traceless", "skew part has no quadratic form", "Gram-Schmidt step is orthogonal",
+         "orthogonal to its factors")  # fmt: skip
+
+
+@pytest.mark.parametrize("case", [case for case in TRUE if case.name in ZEROS], ids=lambda case: case.name)
+def test_a_zero_that_is_rounded_far_out_is_proved(case):
+    for seed in range(4):
+        assert prove(case.left, case.right, *case.shapes, seed=seed).entries
 
 
 @pytest.mark.parametrize("seed", range(3))
