@@ -1,15 +1,22 @@
 """What exact arithmetic says of an operation that it does not have, and of a point."""
 
 import sys
+import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 ENGINE = {"_algebraic", "_arrays", "_calls", "_compare", "_entries", "_exact_arrays", "_exact_check",
           "_exact_functions", "_exact_linalg", "_graph", "_infinity", "_numbers", "_point", "_prove",
           "_radicands", "_reals", "_unknowns"}  # fmt: skip
 
 
-_runs: list[list] = []  # of each run, the errors by which numbers left the algebra in it
+TRUSTED = ("attnmath", "numpy", "array_api_compat")  # catch errors only where it is the same with letters
+ENDS = (StopIteration, StopAsyncIteration, GeneratorExit)  # no errors
+
+_runs: list[list] = []  # of the run, the errors by which numbers left the algebra in it
+_runs_alone = threading.Lock()
 
 
 class Left(Exception):
@@ -17,8 +24,8 @@ class Left(Exception):
 
     def __init__(self, *said: object) -> None:
         super().__init__(*said)
-        if _runs:
-            _runs[-1].append(self)
+        for run in _runs:
+            run.append(self)
 
 
 class NotAlgebraic(Left):
@@ -28,8 +35,16 @@ class NotAlgebraic(Left):
     """
 
 
-class NoValue(Left, ZeroDivisionError):
+class NoValue(NotAlgebraic, ZeroDivisionError):
     """A division by 0, or the logarithm of 0."""
+
+
+class Unrelated(NotAlgebraic):
+    """The sides differ by logarithms, which may have relations: where they do."""
+
+    def __init__(self, wrong: str) -> None:
+        super().__init__("undecided: the sides differ by logarithms whose relation is not known")
+        self.wrong = wrong
 
 
 class OtherPoint(Left):
@@ -57,18 +72,59 @@ class Circles(OtherPoint):
 
 
 def whole(function: Callable, *x: object, **named: object) -> object:
-    """function(*x, **named); the first error by which a number left the algebra, if one did."""
+    """function(*x, **named); the first error by which a number left the algebra, if one did.
+
+    Any other error that the function goes on after may be due to letters: NotAlgebraic as well.
+    """
+    if not _runs_alone.acquire(blocking=False):
+        raise NotAlgebraic("undecided: a proof inside of another one, or beside it in another thread")
     left: list = []
+    caught: list[str] = []
     _runs.append(left)
+    before = sys.gettrace(), threading.gettrace()
+    tracer = partial(_traced, caught, before[0])
     try:
+        threading.settrace(tracer)
+        sys.settrace(tracer)
         found = function(*x, **named)
+        if sys.gettrace() is not tracer:
+            raise NotAlgebraic("undecided: a side sets the tracer, by which errors are seen")
     except Exception as error:
         raise (left or [error])[0] from None
     finally:
-        _runs.pop()
+        sys.settrace(before[0])
+        threading.settrace(before[1])
+        _runs.remove(left)
+        _runs_alone.release()
     if left:
         raise left[0]
+    if caught:
+        raise NotAlgebraic(f"undecided: a side goes on after an error, which may be due to letters: {caught[0]}")
     return found
+
+
+def _traced(caught: list, outer: Any, frame: Any, event: str, error: Any) -> Any:
+    """Notes the errors in frames that are not trusted; what sys.settrace calls, before an outer tracer."""
+    outer = outer and outer(frame, event, error)
+    if event == "call" and is_trusted(frame):
+        return outer
+    if event == "exception" and not issubclass(error[0], ENDS) and not _imports(frame):
+        caught.append(f"{error[0].__name__}: {error[1]}, at {place(frame)}")
+    frame.f_trace_lines = outer is not None
+    return partial(_traced, caught, outer)
+
+
+def is_trusted(frame: Any) -> bool:
+    return frame.f_globals.get("__name__", "").partition(".")[0] in TRUSTED
+
+
+def _imports(frame: Any) -> bool:
+    """Whether a module is imported there."""
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("importlib."):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def not_algebraic(operation: str, why: str = "") -> NotAlgebraic:
@@ -90,7 +146,21 @@ def caller() -> str:
         package, _, module = name.rpartition(".")
         is_engine = package == "attnmath" and module in ENGINE
         if not is_engine and name.partition(".")[0] not in ("numpy", "array_api_compat"):
-            code = frame.f_code
-            return f"{Path(code.co_filename).name}:{frame.f_lineno} ({code.co_name})"
+            return place(frame)
         frame = frame.f_back
     return "an unknown place"
+
+
+def place(frame: Any) -> str:
+    """File, line and function of a frame."""
+    code = frame.f_code
+    return f"{Path(code.co_filename).name}:{frame.f_lineno} ({code.co_name})"
+
+
+def place_of(error: Exception) -> str:
+    """The same of the innermost frame of an error that is not trusted."""
+    frames, trace = [], error.__traceback__
+    while trace is not None:
+        frames.append(trace.tb_frame)
+        trace = trace.tb_next
+    return next((place(frame) for frame in reversed(frames) if not is_trusted(frame)), "an unknown place")

@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from attnmath._algebraic import NotAlgebraic, OtherPoint
+from attnmath._algebraic import NotAlgebraic, OtherPoint, Unrelated
 from attnmath._exact_arrays import ExactArray, exact
 from attnmath._numbers import Number
 from attnmath._point import Point
 from attnmath._proof import Proof
 from attnmath._tolerance import CLOSE
+
+HIGHEST = 2**60  # degree; the primes have 127 bits
 
 
 def compared(run: Callable, point: Point) -> Proof:
@@ -31,17 +33,23 @@ def compared(run: Callable, point: Point) -> Proof:
         if wrong and not also:
             raise NotAlgebraic("undecided: the sides differ by what depends on a maximum")
         wrong = also
-    if wrong and point.has_logs and _same_reals(pairs, point):
-        raise NotAlgebraic("undecided: the sides differ by logarithms whose relation is not known")
+    seen = wrong and _seen(pairs, point)  # whether they differ at a point of real numbers
+    if wrong and point.has_logs and not seen:
+        raise Unrelated(wrong)
     if wrong:
-        raise AssertionError(f"refuted: {wrong}")
+        error = AssertionError(f"refuted: {wrong}")
+        error.is_small = seen is False
+        raise error
     if looked:
         raise NotAlgebraic("undecided: a side asks whether letters are equal, or 0")
     sides = [(exact(a, point), exact(b, point)) for _, a, b in pairs]
     degrees = [degree(x, y) for a, b in sides for x, y in zip(np.ravel(a), np.ravel(b))]
     if not any(_has_letters(entry) for side in sides for part in side for entry in np.ravel(part)):
         raise NotAlgebraic("undecided: there is nothing to prove, as no letter is in what the sides return")
-    return Proof(len(degrees), max(degrees), 1, decimals=tuple(sorted(point.decimals)))
+    degrees.append(point.inside)
+    if max(degrees) > HIGHEST:
+        raise NotAlgebraic("undecided: the degree of the sides is so high that one point shows nothing")
+    return Proof(len(degrees) - 1, max(degrees), 1, decimals=tuple(sorted(point.decimals)))
 
 
 def _has_letters(x: Any) -> bool:
@@ -76,20 +84,28 @@ def first_difference(pairs: list, point: Point) -> str:
     return ""
 
 
-def _same_reals(pairs: list, point: Point) -> bool:
-    """Whether the sides agree at a point of real numbers, as far as float64 shows."""
+def _seen(pairs: list, point: Point) -> bool | None:
+    """Whether the sides differ at a point of real numbers, as far as float64 shows; None if nothing does."""
     sides = [(exact(a, point), exact(b, point)) for _, a, b in pairs]
     reals = [(x._real, y._real) for a, b in sides for x, y in zip(np.ravel(a), np.ravel(b))]
-    finite = (x == y or abs(x) + abs(y) < math.inf for x, y in reals)
-    return all(finite) and all(abs(x - y) <= CLOSE * (1 + abs(x) + abs(y)) for x, y in reals if x != y)
+    unlike = [(x, y) for x, y in reals if x != y]
+    there = [(x, y) for x, y in unlike if abs(x) + abs(y) < math.inf]
+    if any(abs(x - y) > CLOSE * (1 + abs(x) + abs(y)) for x, y in there):
+        return True
+    return False if len(there) == len(unlike) else None
 
 
 def differing(a: ExactArray, b: ExactArray) -> np.ndarray:
     """Where two arrays of one shape differ."""
-    found, a, b = np.asarray(a != b, dtype=bool), np.asarray(a), np.asarray(b)
+    a, b = np.broadcast_arrays(a, b)
+    found = np.array([_unlike(x, y) for x, y in zip(a.flat, b.flat)], dtype=bool).reshape(a.shape)
     for place in map(tuple, np.argwhere(found)):
         found[place] = not _same_exponential(a[place], b[place])
     return found
+
+
+def _unlike(x: Any, y: Any) -> bool:
+    return x.key != y.key if hasattr(x, "key") and hasattr(y, "key") else bool(x != y)
 
 
 def _same_exponential(x: Any, y: Any) -> bool:

@@ -6,6 +6,13 @@ from typing import Any
 from attnmath._algebraic import not_algebraic
 
 
+def check_sure(*numbers: Any) -> None:
+    """Refuses to say whether a number is finite, where it may be nan or infinite for some letters."""
+    if not all(x.sure for x in numbers):
+        why = "(it may be nan: a root, logarithm or quotient is in it, of what may be negative or 0)"
+        raise not_algebraic("undecided: whether a number is finite", why)
+
+
 class Immutable:
     """What a real number and its copies have in common."""
 
@@ -95,6 +102,8 @@ class Entry(Immutable):
         if other.__class__ is not self.__class__:
             other = self.point.other(other, "==")
             if other.__class__ is not self.__class__:
+                if other is not NotImplemented:
+                    check_sure(self, other)
                 return other if other is NotImplemented else False
         self.point.look(self, other)
         return self.value == other.value

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from attnmath._algebraic import not_algebraic
+from attnmath._entries import check_sure
 from attnmath._infinity import Infinite
 from attnmath._numbers import Number
 from attnmath._point import Point
@@ -17,8 +18,8 @@ from attnmath._point import Point
 UNDECIDED = ("minimum", "fmax", "fmin", "sign", "floor", "ceil", "rint",
              "trunc", "heaviside", "signbit", "arctan2", "float_power")  # fmt: skip
 OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "power": "**", "matmul": "@"}
-KNOWN = {"isnan": lambda x: False, "isinf": lambda x: isinstance(x, Infinite),
-         "isfinite": lambda x: not isinstance(x, Infinite)}  # fmt: skip
+FINITE = {"isnan": lambda x: False, "isinf": lambda x: isinstance(x, Infinite),
+          "isfinite": lambda x: not isinstance(x, Infinite)}  # fmt: skip
 WRITTEN = {}  # NumPy's functions that need words of their own, by themselves
 
 
@@ -48,12 +49,14 @@ class ExactArray(np.ndarray):
         point = point_of(inputs)
         if ufunc.__name__ in UNDECIDED:
             raise not_algebraic(f"np.{ufunc.__name__}")
-        if ufunc.__name__ in KNOWN and method == "__call__":
-            found = [KNOWN[ufunc.__name__](x) for x in np.asarray(inputs[0]).flat]
+        is_written = method == "__call__" and (ufunc in WRITTEN or ufunc.__name__ in FINITE)
+        if is_written and (out is not None or options):
+            raise not_algebraic(f"np.{ufunc.__name__} with out= or where=")
+        if is_written and ufunc.__name__ in FINITE:
+            check_sure(*np.asarray(inputs[0]).flat)
+            found = [FINITE[ufunc.__name__](x) for x in np.asarray(inputs[0]).flat]
             return np.array(found, dtype=bool).reshape(np.shape(inputs[0]))
-        if ufunc in WRITTEN and method == "__call__":
-            if out is not None or options:
-                raise not_algebraic(f"np.{ufunc.__name__} with out= or where=")
+        if is_written:
             return WRITTEN[ufunc](*(exact(x, point) for x in inputs))
         name = OPERATORS.get(ufunc.__name__, f"np.{ufunc.__name__}")
         inputs = [plain(x, point, name) for x in inputs]

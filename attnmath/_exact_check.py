@@ -9,6 +9,7 @@ import numpy as np
 from attnmath._algebraic import NotAlgebraic, whole
 from attnmath._calls import check_generators, check_same, copied, generators, kept, same
 from attnmath._compare import compared, first_difference, pairs_of
+from attnmath._differences import agrees, jvp_along, vjp_along
 from attnmath._exact_arrays import ExactArray, exact, letters
 from attnmath._graph import gradient, tangent, tracked
 from attnmath._leaves import all_leaves, fits, is_branch
@@ -16,10 +17,11 @@ from attnmath._numbers import Number
 from attnmath._point import Point
 from attnmath._problem import names_of, takes_each
 from attnmath._proof import Proof
-from attnmath._prove import at_point, at_points, check_letters, drawn
+from attnmath._prove import at_point, at_points, beside_floats, check_letters, drawn
 from attnmath._reals import ZERO, drawings
 from attnmath._returned import tangents
 from attnmath._step import each, parts
+from attnmath._tolerance import CLOSE
 
 
 def prove_vjp(
@@ -52,22 +54,79 @@ def prove_vjp(
         wanted = [_gradient(pairs, part) for part in all_leaves(names, moving, moving)[1]]
         return _named(titles, got), _named(titles, wanted)
 
+    return _decided(run, f_vjp, f, x, constants, seed, check, vjp_along)
+
+
+def _decided(
+    run: Callable, rule: Callable, f: Callable, x: tuple, constants: dict, seed: int, check: Callable,
+    along: Callable,
+) -> Proof:
+    """What is found at a point with letters, if float64 does not say otherwise."""
+    check_letters(x, constants, seed)
     judge = partial(_compared, run, f, x, constants)
-    check_letters(x, constants)
-    found, points, signs = at_points(judge, seed)
-    _confirm(check, f_vjp, f, x, constants, seed)
+    floats = partial(Checked, check, rule, f, x, constants, seed)
+    found, points, signs = beside_floats(lambda: at_points(judge, seed), floats)
+    floats().confirm(along)
     return found._replace(points=points, signs=signs)
 
 
-def _confirm(check: Callable, rule: Callable, f: Callable, x: tuple, constants: dict, seed: int) -> None:
-    """What was proved for letters passes the check in float64, where this is possible."""
-    given, named = drawn(drawings(seed)[0], x, constants)
-    try:
-        check(rule, f, tuple(given), named, None, 0, floor=ZERO)  # a 0 may be rounded
-    except AssertionError as error:
-        raise NotAlgebraic(f"undecided: right for letters, and in float64 {error}") from None
-    except (TypeError, ValueError, ArithmeticError, np.linalg.LinAlgError):
-        pass  # f loses imaginary parts, or takes letters alone
+class Checked:
+    """A rule beside its function in float64, at some points of real numbers."""
+
+    def __init__(self, check: Callable, rule: Callable, f: Callable, x: tuple, constants: dict, seed: int) -> None:
+        self.check, self.rule, self.f, self.seed = check, rule, f, seed
+        self.points = [drawn(draw, x, constants) for draw in drawings(seed)[:7]]
+
+    def error(self, given: list, named: dict, floor: float = ZERO) -> Exception | None:
+        """By which the check by the complex step fails there; a 0 may be rounded."""
+        try:
+            with np.errstate(all="ignore"):
+                self.check(self.rule, self.f, tuple(given), named, None, 0, floor=floor)
+        except Exception as error:  # f loses imaginary parts, or has no value, or takes letters alone
+            return error
+        return None
+
+    def run(self) -> bool:
+        """Whether f runs somewhere."""
+        for given, named in self.points:
+            try:
+                self.f(*given, **named)
+                return True
+            except Exception:  # at the next point, perhaps
+                continue
+        return False
+
+    def agree(self) -> bool:
+        """Whether the rule is right at several points, up to the last digits."""
+        return all(self.error(*point, floor=CLOSE) is None for point in self.points[:3])
+
+    def differ(self) -> bool:
+        """Whether it is wrong at one."""
+        return any(isinstance(self.error(*point), AssertionError) for point in self.points[:3])
+
+    def confirm(self, along: Callable) -> None:
+        """NotAlgebraic unless the rule is right at the first point where there is something to compare.
+
+        By the complex step; at all points by differences, where this cannot be.
+        """
+        for point in self.points[:3]:
+            error = self.error(*point)
+            if error is None:
+                return
+            if isinstance(error, AssertionError):
+                raise NotAlgebraic(f"undecided: right for letters, and in float64 {error}") from None
+        found = [self._by_differences(along, *point) for point in self.points]
+        if False in found:
+            raise NotAlgebraic("undecided: right for letters, and differences in float64 say otherwise")
+        if True not in found:
+            why = f"{type(error).__name__}: {error}"
+            raise NotAlgebraic(f"undecided: no real numbers were found at which f can be checked ({why})")
+
+    def _by_differences(self, along: Callable, given: list, named: dict) -> bool | None:
+        try:
+            return agrees(along, self.rule, self.f, given, named, self.seed)
+        except Exception:  # f has no value there, or takes letters alone
+            return None
 
 
 def prove_jvp(
@@ -96,11 +155,8 @@ def prove_jvp(
         return _named(titles, got), _named(titles, parts(wanted))
 
     names = names_of(f, len(x))[1]
-    judge = partial(_compared, run, f, x, constants)
-    check_letters(x, constants)
-    found, points, signs = at_points(judge, seed)
-    _confirm(check, f_jvp, f, x, constants, seed)
-    return found._replace(points=points, signs=signs)
+    along = partial(jvp_along, left_out=left_out, dots=x_dot or x)
+    return _decided(run, f_jvp, f, x, constants, seed, check, along)
 
 
 def _compared(run: Callable, f: Callable, x: tuple, constants: dict, point: Point) -> Proof:
@@ -186,5 +242,5 @@ def _tangent_of(point: Point, part: Any) -> Any:
 def _outputs(f: Callable, x: tuple, constants: dict, point: Point, entries: bool = False) -> list:
     """What f returns, with constants or with entries in the place of maxima."""
     given, named = at_point(point.again(entries), x, constants)
-    there = (y for y in parts(f(*given, **named)) if y is not None)
+    there = (y for y in parts(whole(f, *given, **named)) if y is not None)
     return [entry.key for y in there for entry in exact(y, point).flat]

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from attnmath._algebraic import not_algebraic
-from attnmath._exact_arrays import ExactArray, exact, letters, plain, point_of, written
+from attnmath._exact_arrays import ExactArray, each, exact, letters, plain, point_of, written
 
 
 @written(np.where)
@@ -102,27 +102,47 @@ def refuse_others(name: str, others: dict) -> None:
 
 @written(np.empty_like)
 def _empty_like(x: Any, shape: Any = None, **_: Any) -> Any:
-    return letters(x.point, np.shape(x) if shape is None else shape)  # anything
+    found = letters(x.point, np.shape(x) if shape is None else shape)  # anything, also nan
+    return each(lambda letter: letter.known_as(0, 0), found)
 
 
 @written(np.any)
-def _any(x: Any, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
+def _any(x: Any, axis: Any = None, keepdims: bool = False, **others: Any) -> Any:
+    refuse_others("any", others)
     return np.any(np.asarray(x != 0, dtype=bool), axis=axis, keepdims=keepdims)
 
 
 @written(np.all)
-def _all(x: Any, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
+def _all(x: Any, axis: Any = None, keepdims: bool = False, **others: Any) -> Any:
+    refuse_others("all", others)
     return np.all(np.asarray(x != 0, dtype=bool), axis=axis, keepdims=keepdims)
 
 
 @written(np.isneginf)
-def _isneginf(x: Any, **_: Any) -> Any:
+def _isneginf(x: Any, **others: Any) -> Any:
+    refuse_others("isneginf", others)
     return np.asarray(x == -np.inf, dtype=bool)
 
 
 @written(np.isposinf)
-def _isposinf(x: Any, **_: Any) -> Any:
+def _isposinf(x: Any, **others: Any) -> Any:
+    refuse_others("isposinf", others)
     return np.asarray(x == np.inf, dtype=bool)
+
+
+@written(np.nan_to_num)
+def _nan_to_num(*_: Any, **__: Any) -> Any:
+    raise not_algebraic("np.nan_to_num", "(it asks which numbers are finite)")
+
+
+@written(np.flatnonzero)
+def _flatnonzero(_: Any) -> Any:
+    raise not_algebraic("np.flatnonzero", "(it asks which letters are 0)")
+
+
+@written(np.argwhere)
+def _argwhere(_: Any) -> Any:
+    raise not_algebraic("np.argwhere", "(it asks which letters are 0)")
 
 
 @written(np.linalg.norm)

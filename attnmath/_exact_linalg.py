@@ -34,6 +34,8 @@ def _is_zero(x: Any) -> bool:
 def _each_matrix(function: Any, x: Any) -> ExactArray:
     """The function of every matrix in the last two axes."""
     x = np.asarray(x)
+    if not x.size:
+        raise not_algebraic("linear algebra of matrices without entries")
     found = [function(x[place]) for place in np.ndindex(x.shape[:-2])]
     return np.array(found, dtype=object).reshape((*x.shape[:-2], *np.shape(found[0])))
 

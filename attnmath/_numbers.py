@@ -20,11 +20,11 @@ class Number(Entry):
     """A rational function of letters and their exponentials, at a random point."""
 
     __slots__ = ("point", "value", "exponent", "second", "_real", "top", "bottom", "factor",
-                 "log_of", "terms", "slopes", "sign")  # fmt: skip
+                 "log_of", "terms", "slopes", "sign", "sure")  # fmt: skip
     shape, ndim, size = (), 0, 1
 
     def __init__(self, point, value, exponent, second, real, top=0, bottom=0,
-                 factor=None, log_of=None, terms=None, slopes=None, sign=0) -> None:  # fmt: skip
+                 factor=None, log_of=None, terms=None, slopes=None, sign=0, sure=0) -> None:  # fmt: skip
         self.point = point
         self.value = value  # modulo q
         self.exponent = exponent  # modulo p; None after exp, nan where a root is missing
@@ -36,6 +36,8 @@ class Number(Entry):
         self.terms = terms  # exponentials, if it is a sum of some
         self.slopes = slopes  # (what it was made of, derivative); None for a constant
         self.sign = sign  # 2 if surely positive, 1 if not negative, 0 if not known, -1, -2
+        self.sure = sure  # 2 if it has a finite value for all letters but single ones, and is 0 at single
+        # ones only; 1 if it may be 0 at many, as a maximum; 0 if it is not known to have a value
 
     # ---- arithmetic ----------------------------------------------------------------------
 
@@ -61,9 +63,9 @@ class Number(Entry):
 
     def _sum(a, b: "Number", sign: int) -> "Number":
         point = a.point
-        if b.is_zero:
+        if b.is_zero and (b.sure or not a.sure):
             return a
-        if a.is_zero and sign == 1:
+        if a.is_zero and sign == 1 and (a.sure or not b.sure):
             return b
         if a.bottom or b.bottom:
             top, bottom = max(a.top + b.bottom, b.top + a.bottom), a.bottom + b.bottom
@@ -77,6 +79,7 @@ class Number(Entry):
             (a.exponent + sign * b.exponent) % point.p if known else None,
             (a.second + sign * b.second) % point.o if known_twice else None,
             a._real + sign * b._real, top, bottom, None, None, None, None, sign_of_sum(a, b, sign),
+            a.sure if a.sure < b.sure else b.sure,
         )  # fmt: skip
         if a.factor is not None or b.factor is not None:
             x.factor = point.joined_factors(a, b, sign)
@@ -98,7 +101,7 @@ class Number(Entry):
             if other.__class__ is not Number:
                 return other if other is NotImplemented else other * self
         x = self.times(other)
-        if (self.slopes is not None or other.slopes is not None) and x is not self.point.zero:
+        if (self.slopes is not None or other.slopes is not None) and not (self.is_zero or other.is_zero):
             x.slopes = [(self, other.bare()), (other, self.bare())]
         return x
 
@@ -108,7 +111,7 @@ class Number(Entry):
         """The product, without its derivatives."""
         point = a.point
         if a.is_zero or b.is_zero:
-            return point.zero
+            return point.zero.as_sure_as(a, b)
         known = a.exponent is not None and b.exponent is not None
         known_twice = a.second is not None and b.second is not None
         x = Number(
@@ -118,6 +121,7 @@ class Number(Entry):
             a.second * b.second % point.o if known_twice else None,
             a._real * b._real, a.top + b.top, a.bottom + b.bottom, None, ("+", a, b),
             None, None, sign_of_product(a, b),
+            a.sure if a.sure < b.sure else b.sure,
         )  # fmt: skip
         if a.factor is not None or b.factor is not None:
             point.multiply_factor(x, a, b)
@@ -140,11 +144,12 @@ class Number(Entry):
         """1 / x."""
         point = self.point
         if self.value == 0:
-            raise NoValue(f"exact arithmetic: division by zero, at {caller()}")
+            raise NoValue(f"undecided: a division by 0, at {caller()}")
         known = self.factor is None  # else the exponent is that of exp without its factor
         x = Number(point, inverse(self.value, point.q), inverse(self.exponent, point.p) if known else None,
                    inverse(self.second, point.o) if known else None, 1 / (self._real or 1e-300),
-                   self.bottom, self.top, None, ("-", point.one, self), None, None, SIGN[self.sign])  # fmt: skip
+                   self.bottom, self.top, None, ("-", point.one, self), None, None, SIGN[self.sign],
+                   self.sure if self.sure == 2 or abs(self.sign) == 2 else 0)  # fmt: skip
         if self.slopes is not None:
             bare = x.bare()
             x.slopes = [(self, point.zero._sum(bare.times(bare), -1))]
@@ -155,7 +160,7 @@ class Number(Entry):
         if power is None or power.denominator > 2:
             if self.log_of is not None and self.log_of[0] == "is":  # exp(x) ** y
                 return (self.log() * other).exp()
-            raise not_algebraic("** with a power that is no multiple of 1/2")
+            raise not_algebraic("** with a power that is no multiple of 1/2, or not below 2**40")
         if power.denominator == 2:
             return self.sqrt() ** power.numerator
         x = self.point.one
@@ -181,9 +186,21 @@ class Number(Entry):
         """The number as something of its own, by which others can be differentiated."""
         return self._with_slopes([] if self.slopes is None else [(self, self.point.one)])
 
+    def as_sure_as(self, *others: Any) -> "Number":
+        """The number, which has a value only where the others have one."""
+        return self.known_as(self.sign, min(x.sure for x in others))
+
+    def known_as(self, sign: int, sure: int) -> "Number":
+        """The number, of which this is known: the same number may have come up as something else."""
+        if self.sign == sign and self.sure == sure:
+            return self
+        x = self._with_slopes(None if self.slopes is None else [(self, self.point.one)])
+        x.sign, x.sure = sign, sure
+        return x
+
     def _with_slopes(self, slopes: list | None) -> "Number":
-        return Number(self.point, self.value, self.exponent, self.second, self._real, self.top,
-                      self.bottom, self.factor, self.log_of, self.terms, slopes, self.sign)  # fmt: skip
+        return Number(self.point, self.value, self.exponent, self.second, self._real, self.top, self.bottom,
+                      self.factor, self.log_of, self.terms, slopes, self.sign, self.sure)  # fmt: skip
 
     @property
     def is_zero(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from attnmath._algebraic import not_algebraic
+from attnmath._entries import check_sure
 from attnmath._infinity import Infinite
 from attnmath._numbers import Number
 from attnmath._primes import chain, element
@@ -49,6 +50,7 @@ class Point(Unknowns):
         self.primes_with_roots: set[int] = set()  # those whose roots were taken
         self.decimals: set[str] = set()  # floats that were read as decimals
         self.looked = False  # whether letters are equal, or 0
+        self.inside = 0  # the degree of what logarithms and maxima are of, by which they are told apart
         self.start = self.rng.getstate(), self.of_reals.getstate()
 
     def again(self, entries: bool = False) -> "Point":
@@ -60,7 +62,8 @@ class Point(Unknowns):
 
     def look(self, x: Number, y: Number) -> None:
         """Remember that x == y was asked of letters, unless x is surely not y = 0."""
-        if (x.top or y.top or x.bottom or y.bottom) and not (y.is_zero and (x.terms or abs(x.sign) == 2)):
+        is_known = x.sure and y.sure and not (x.top or y.top or x.bottom or y.bottom)
+        if not is_known and not (y.is_zero and y.sure and (x.terms or abs(x.sign) == 2)):
             self.looked = True
 
     # ---- numbers -------------------------------------------------------------------------
@@ -71,7 +74,7 @@ class Point(Unknowns):
 
     def _drawn(self, rng: Random, real: float) -> Number:
         second = rng.randrange(self.o) if self.depth > 1 else None
-        return Number(self, rng.randrange(self.q), rng.randrange(self.p), second, real, 1)
+        return Number(self, rng.randrange(self.q), rng.randrange(self.p), second, real, 1, sure=2)
 
     def positive(self) -> Number:
         """A new unknown that has a root."""
@@ -86,7 +89,7 @@ class Point(Unknowns):
             fraction, primes = Fraction(x), (self.q, self.p, self.o)
             residues = [fraction.numerator * pow(fraction.denominator, -1, p) % p for p in primes]
             residues[2] = residues[2] if self.depth > 1 else None
-            self.constants[x] = number = Number(self, *residues, float(fraction))
+            self.constants[x] = number = Number(self, *residues, _float(fraction), sure=2)
             number.sign = 1 if fraction == 0 else 2 if fraction > 0 else -2
             number.terms = {0: (), 1: (number,)}.get(x)
         return self.constants[x]
@@ -128,7 +131,7 @@ class Point(Unknowns):
         """The whole number or small fraction that x is; None if it is none."""
         if not isinstance(x, Number):
             x = self.other(x, "**")
-        if not isinstance(x, Number) or x.top or x.bottom:
+        if not isinstance(x, Number) or x.top or x.bottom or not x.sure:
             return None
         return reconstructed(x.value, self.q)
 
@@ -138,8 +141,17 @@ class Point(Unknowns):
         if y is NotImplemented:
             return y
         if isinstance(y, Infinite):
+            check_sure(x, y)
             return holds(0, y.sign)
         sides = self.rational(x), self.rational(y)
         if None in sides:
             raise not_algebraic(f"'{sign}' of letters")
         return holds(*sides)
+
+
+def _float(x: Fraction) -> float:
+    """The fraction, or infinity, in float64."""
+    is_large = x.numerator.bit_length() - x.denominator.bit_length() > 1022
+    if is_large:
+        return math.inf if x > 0 else -math.inf
+    return float(x)

@@ -10,7 +10,16 @@ from array_api_compat import is_array_api_obj
 
 import attnmath._exact_functions
 import attnmath._exact_linalg  # noqa: F401 both write what NumPy's functions do
-from attnmath._algebraic import Circles, Deeper, NotAlgebraic, OtherPoint, OtherPrimes, Redraw
+from attnmath._algebraic import (
+    Circles,
+    Deeper,
+    NotAlgebraic,
+    OtherPoint,
+    OtherPrimes,
+    Redraw,
+    Unrelated,
+    place_of,
+)
 from attnmath._calls import called
 from attnmath._compare import compared
 from attnmath._exact_arrays import ExactArray, exact, letters
@@ -18,7 +27,7 @@ from attnmath._leaves import is_branch
 from attnmath._point import Point
 from attnmath._primes import SQUARES, root
 from attnmath._proof import SIGNS, Proof
-from attnmath._reals import confirm, drawings
+from attnmath._reals import Reals, directions, drawings
 from attnmath._step import numpy_of
 
 POINTS = 2000  # drawn at most, until all roots are there: half of all numbers have one
@@ -51,10 +60,36 @@ def prove(lhs: Callable, rhs: Callable, *x: Any, seed: int = 0, **constants: Any
         given, named = at_point(point, x, constants)
         return called({"the left side": (lhs, given, named), "the right side": (rhs, given, named)})
 
-    check_letters(x, constants)
-    found = proved(run, seed)
-    confirm(lhs, rhs, [drawn(draw, x, constants) for draw in drawings(seed)])
+    def floats() -> Reals:
+        rays = [[drawn(draw, x, constants) for draw in ray] for ray in directions(seed)]
+        return Reals(lhs, rhs, [drawn(draw, x, constants) for draw in drawings(seed)], rays)
+
+    check_letters(x, constants, seed)
+    found = beside_floats(lambda: proved(run, seed), floats)
+    floats().confirm()
     return found
+
+
+def beside_floats(decide: Callable, floats: Callable) -> Any:
+    """decide(); NotAlgebraic where it fails with letters, and floats() run or agree all the same."""
+    try:
+        return decide()
+    except Unrelated as error:
+        if floats().differ():
+            raise AssertionError(f"refuted: {error.wrong}") from None
+        raise
+    except NotAlgebraic:
+        raise
+    except AssertionError as error:
+        if not getattr(error, "is_small", False) and floats().agree():
+            said = "the sides differ for letters, and agree in float64 at all real numbers that were tried"
+            raise NotAlgebraic(f"undecided: {said}") from None
+        raise
+    except Exception as error:
+        if floats().run():
+            said = f"{type(error).__name__}: {error}, at {place_of(error)}"
+            raise NotAlgebraic(f"undecided: numbers have this, and letters do not: {said}") from error
+        raise
 
 
 def proved(run: Callable, seed: int) -> Proof:
@@ -123,8 +158,10 @@ def _refuted(outcomes: list) -> int:
     return sum(isinstance(one, AssertionError) for one in outcomes)
 
 
-def check_letters(x: tuple, constants: dict) -> None:
+def check_letters(x: tuple, constants: dict, seed: int) -> None:
     """A TypeError unless there are letters, each argument that has a shape has entries."""
+    if not isinstance(seed, int | np.integer):
+        raise TypeError(f"the seed is {seed!r}; it needs to be a whole number")
     shapes: list = []
 
     def draw(shape: tuple) -> Any:

@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -11,30 +10,62 @@ import numpy as np
 from attnmath._algebraic import NotAlgebraic
 from attnmath._calls import copied, kept
 from attnmath._compare import pairs_of
+from attnmath._tolerance import CLOSE
 
 POINTS = 4  # of each kind
 NEAR, ZERO = 1e-4, 1e-9  # of the largest entry, and of 1: far above rounding, far below most mistakes
 
-LARGE = 1e10  # what is larger may be rounding, of the inverse of a singular matrix say
+LARGE = 1e10  # of whole numbers it may be rounding, as of the inverse of a singular matrix
+SCALES = [1.7**k for k in range(19)]  # up to 14,000; on the way rounding grows step by step
+DIFFER = "undecided: the sides agree for letters, and differ in float64 at real numbers"
 
 
-def confirm(lhs: Callable, rhs: Callable, points: list[tuple]) -> None:
-    """The sides agree in float64 where both have values, and both have some.
+class Reals:
+    """What both sides return at points, and at points further and further out along rays.
 
-    Each point is (arguments, constants). One side is run at all points before the other is,
+    Each point is (arguments, constants). One side is run at all of them before the other is,
     in a thread of its own.
     """
-    with ThreadPoolExecutor(1, initializer=np.seterr, initargs=("ignore",)) as pool:
-        left = [_at(pool, lhs, *point) for point in points]
-        right = [_at(pool, rhs, *point) for point in reversed(points)][::-1]
-    met = False
-    for sides in zip(left, right):
-        if not any(isinstance(side, Exception) for side in sides):
-            met |= _agree(*sides)
-    if not met:
-        failed = next((side for side in chain(left, right) if isinstance(side, Exception)), None)
-        why = f" ({type(failed).__name__}: {failed})" if failed else ""
-        raise NotAlgebraic(f"undecided: no real numbers were found where both sides have finite values{why}")
+
+    def __init__(self, lhs: Callable, rhs: Callable, points: list[tuple], rays: list[list[tuple]]) -> None:
+        sides = lhs, rhs
+        with ThreadPoolExecutor(1) as pool:
+            at = [[_at(pool, side, *point) for point in points] for side in sides]
+            far = [[_along(pool, side, ray) for ray in rays] for side in sides]
+        self.failed = [side for side in (*at[0], *at[1]) if isinstance(side, Exception)]
+        self.pairs = [*zip(*at)]
+        self.rays = [[*zip(*ray)] for ray in zip(*far)]
+
+    def run(self) -> bool:
+        """Whether both sides return something somewhere."""
+        return any(map(_is_there, self.pairs))
+
+    def agree(self) -> bool:
+        """Whether they agree, up to their last digits, wherever they return something."""
+        try:
+            found = [_agree(*pair, CLOSE, 0) for pair in self.pairs if _is_there(pair)]
+        except NotAlgebraic:
+            return False
+        return True in found and False not in found
+
+    def differ(self) -> bool:
+        """Whether they differ clearly where both return something, at other than whole numbers."""
+        there = [pair for k, pair in enumerate(self.pairs) if k % 4 < 3 and _is_there(pair)]
+        try:
+            return any(_agree(*pair, NEAR, ZERO) is False for pair in there)
+        except NotAlgebraic:
+            return False
+
+    def confirm(self) -> None:
+        """NotAlgebraic unless the sides agree where both have values, and both have some."""
+        most = [np.inf, np.inf, np.inf, LARGE] * POINTS  # the kinds of drawings
+        found = [_agree(*pair, NEAR, ZERO, size) for pair, size in zip(self.pairs, most) if _is_there(pair)]
+        if False in found or any(map(_is_torn, self.rays)):
+            raise NotAlgebraic(DIFFER)
+        if True not in found:
+            why = f" ({type(self.failed[0]).__name__}: {self.failed[0]})" if self.failed else ""
+            said = "undecided: no real numbers were found where both sides have finite values"
+            raise NotAlgebraic(said + why)
 
 
 def drawings(seed: int) -> list[Callable]:
@@ -48,28 +79,79 @@ def drawings(seed: int) -> list[Callable]:
     ]
 
 
-def _at(pool: ThreadPoolExecutor, side: Callable, given: list, named: dict) -> Any:
+def directions(seed: int) -> list[list[Callable]]:
+    """The same for two rays: multiples of a normal array, and of its negative."""
+
+    def outward(size: float) -> Callable:
+        rng = np.random.default_rng([seed, 1])
+        return lambda shape: size * np.asarray(rng.standard_normal(shape))
+
+    return [[outward(sign * size) for size in SCALES] for sign in (1, -1)]
+
+
+def _at(pool: ThreadPoolExecutor, side: Callable, given: list, named: dict, errors: str = "ignore") -> Any:
     """What a side returns, or raises, at copies of these arguments."""
     own = {k: copied(part) for k, part in named.items()}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return kept(pool.submit(side, *map(copied, given), **own).result(), "a side")
+            return kept(pool.submit(_with, errors, side, [*map(copied, given)], own).result(), "a side")
     except Exception as error:  # also where a function takes letters alone
         return error
 
 
-def _agree(left: Any, right: Any) -> bool:
-    """Whether there are values to compare; NotAlgebraic where they differ."""
-    met = False
+def _with(errors: str, side: Callable, given: list, named: dict) -> Any:
+    with np.errstate(all=errors):
+        return side(*given, **named)
+
+
+def _along(pool: ThreadPoolExecutor, side: Callable, ray: list) -> list:
+    """The same at points of a ray, up to the first one where a number is too large or too small."""
+    found: list = []
+    for point in ray:
+        found.append(_at(pool, side, *point, "raise"))
+        if isinstance(found[-1], Exception):
+            break
+    return found
+
+
+def _is_there(pair: tuple) -> bool:
+    return not any(isinstance(side, Exception) for side in pair)
+
+
+def _is_torn(ray: list) -> bool:
+    """Whether a part of sides that agrees in nearly all digits differs one step further out."""
+    gaps = [[_gap(a, b) for a, b in _arrays(*pair)] for pair in ray if _is_there(pair)]
+    steps = [step for here, there in zip(gaps, gaps[1:]) for step in zip(here, there)]
+    return any(here <= CLOSE and there > NEAR for here, there in steps)
+
+
+def _gap(a: np.ndarray, b: np.ndarray) -> float:
+    """The largest difference, relative to the largest entry; nan where that may be rounding itself."""
+    with np.errstate(all="ignore"):
+        size = np.maximum(abs(a), abs(b)).max(initial=0.0)
+        return abs(a - b).max() / size if NEAR < size < np.inf else np.nan
+
+
+def _agree(left: Any, right: Any, near: float, zero: float, most: float = np.inf) -> bool | None:
+    """Whether the sides agree where both are finite; None where nothing is.
+
+    What is large is compared entry by entry, unless it is more than `most`.
+    """
+    met, agree = False, True
+    with np.errstate(all="ignore"):
+        for a, b in _arrays(left, right):
+            error, size = abs(a - b), np.maximum(abs(a), abs(b))
+            usual, large = size < LARGE, (size >= LARGE) & (size <= most) & np.isfinite(a) & np.isfinite(b)
+            met |= bool(usual.any() or large.any())
+            agree &= not (error[usual] > near * size[usual].max(initial=0.0) + zero).any()
+            agree &= not (error[large] > near * size[large]).any()
+    return agree if met else None
+
+
+def _arrays(left: Any, right: Any) -> list:
+    """The parts of both sides in pairs, as arrays."""
     try:
-        pairs = [[np.asarray(part).astype(float) for part in pair[1:]] for pair in pairs_of(left, right)]
+        return [[np.asarray(part).astype(float) for part in pair[1:]] for pair in pairs_of(left, right)]
     except (AssertionError, TypeError, ValueError):
         raise NotAlgebraic("undecided: in float64 the sides do not return the same arrays") from None
-    for a, b in pairs:
-        both = (abs(a) < LARGE) & (abs(b) < LARGE)
-        met |= bool(both.any())
-        largest = np.maximum(abs(a), abs(b))[both].max(initial=0.0)
-        if (abs(a[both] - b[both]) > NEAR * largest + ZERO).any():
-            raise NotAlgebraic("undecided: the sides agree for letters, and differ in float64 at real numbers")
-    return met

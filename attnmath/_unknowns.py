@@ -5,11 +5,22 @@ import math
 from fractions import Fraction
 from typing import Any
 
-from attnmath._algebraic import Circles, Deeper, NotAlgebraic, OtherPrimes, Redraw, leaves, not_algebraic
+from attnmath._algebraic import (
+    Circles,
+    Deeper,
+    NotAlgebraic,
+    NoValue,
+    OtherPrimes,
+    Redraw,
+    caller,
+    leaves,
+    not_algebraic,
+)
 from attnmath._infinity import Infinite
 from attnmath._numbers import Number
 from attnmath._primes import SMALL, is_square, root, root_of_minus_one
 from attnmath._radicands import square_part
+from attnmath._tolerance import CLOSE
 
 TERMS = 64  # of an exponent: so many scores and constants of rows are added up at most
 
@@ -21,18 +32,18 @@ class Unknowns:
         """g to the power x, times what x is a logarithm of."""
         self._needs(x.exponent, "exp")
         if x.value == 0 and not (x.top or x.bottom):
-            return self.one
+            return self.one.as_sure_as(x)
         second = None
         if self.depth > 1 and x.second is not None:
             self._needs(x.second, "exp")
             second = pow(self.h, x.second, self.p)
         real = math.exp(max(-700.0, min(x._real, 700.0)))
-        e = Number(self, pow(self.g, x.exponent, self.q), second, None, real, TERMS, TERMS, sign=2)
+        e = Number(self, pow(self.g, x.exponent, self.q), second, None, real, TERMS, TERMS, sign=2, sure=x.sure)
         if x.factor is not None:
             e = e.times(x.factor)
-            e._real, e.sign = real, 2
+            e._real, e.sign, e.sure = real, 2, x.sure
         e.log_of, e.terms = ("is", x, None), (e,)
-        self.logs.setdefault(e.value, x.bare())
+        self.logs.setdefault(e.value, x.bare().known_as(0, 0))
         if x.slopes is not None:
             e.slopes = [(x, e.bare())]
         return e
@@ -50,25 +61,30 @@ class Unknowns:
             second = pow(self.h, self.turned[1] * x.second, self.p)
             lower = root_of_minus_one(self.p)
         value = pow(self.g, self.turned[0] * x.exponent, self.q)
-        w = Number(self, value, second, None, cmath.exp(1j * x._real), TERMS, TERMS)
+        real = cmath.exp(1j * x._real) if abs(x._real) < math.inf else math.nan
+        w = Number(self, value, second, None, real, TERMS, TERMS)
         i = Number(self, root_of_minus_one(self.q), lower, None, 1j)
         if x.slopes is not None:
             w.slopes = [(x, w.bare().times(i))]
         cos, sin = (w + w.inverse()) / 2, (w - w.inverse()) / (2 * i)
-        cos._real, sin._real = math.cos(x._real), math.sin(x._real)
+        cos._real, sin._real = (f(x._real) if abs(x._real) < math.inf else math.nan for f in (math.cos, math.sin))
+        cos.sure = sin.sure = x.sure
         return cos, sin
 
     def _needs(self, exponent: Any, function: str) -> None:
         if exponent is None:
-            raise Deeper(leaves(f"{function} of what contains exp so many times"))
+            said = "of what contains so many exponentials or unusual multiples of logarithms"
+            raise Deeper(leaves(f"{function} {said}", "(exp(n log x) is x**n, for multiples n of 1/2)"))
         if exponent != exponent:
             raise Redraw
 
     def sqrt(self, x: Number) -> Number:
         """The positive root: what is known of it, or a new unknown of odd order."""
         if x.value == 0:
-            return self.zero if x.slopes is None else self._refuse_slope()
+            return self.zero.as_sure_as(x) if x.slopes is None else self._refuse_slope()
         y = self._sqrt(x.bare())
+        if y.top or y.bottom:
+            y = y.known_as(y.sign, min(x.sure, 1) if x.sign > 0 else 0)
         if x.slopes is not None:
             y = y._with_slopes([(x, (y * 2).inverse())])
         return y
@@ -106,7 +122,8 @@ class Unknowns:
         found = root(prime, self.q), root(prime, self.p), root(prime, self.o) if self.depth > 1 else None
         if any(part != part for part in found):
             raise OtherPrimes
-        return Number(self, *found, math.sqrt(prime), log_of=("half", self.constant(prime), None), sign=2)
+        half = "half", self.constant(prime), None
+        return Number(self, *found, math.sqrt(prime), log_of=half, sign=2, sure=2)
 
     def _root(self, x: Number) -> Number:
         """The root of odd order; times that of a number, if it follows from earlier ones."""
@@ -131,16 +148,19 @@ class Unknowns:
 
     def log(self, x: Number) -> Number:
         """An unknown whose exponential is x; it moves with x, whatever it is made of."""
-        if x.slopes is None:
-            return self._log(x)
-        if x.log_of is not None and x.log_of[0] == "is" and x.slopes and x.slopes[0][0] is x.log_of[1]:
+        is_exp = x.log_of is not None and x.log_of[0] == "is"
+        if is_exp and x.slopes is None:
+            return x.log_of[1].bare()
+        if is_exp and x.slopes and x.slopes[0][0] is x.log_of[1]:
             return x.log_of[1]
-        return self._log(x.bare())._with_slopes([(x, x.bare().inverse())])
+        y = self._log(x.bare())
+        y = y.known_as(y.sign, min(x.sure, 1) if x.sign == 2 else 0)
+        return y if x.slopes is None else y._with_slopes([(x, x.bare().inverse())])
 
     def _log(self, x: Number) -> Number:
         """The same without derivatives; sums and differences where x is made by exp, *, /."""
         if x.value == 0:
-            raise ZeroDivisionError("exact arithmetic: the logarithm of 0")
+            raise NoValue(f"undecided: the logarithm of 0, at {caller()}")
         if x.value not in self.logs:
             self.logs[x.value] = self._new_log(x)
         return self.logs[x.value]
@@ -197,6 +217,7 @@ class Unknowns:
         if x.value not in self.logs:
             real = _real_log(x)
             self.has_logs = True
+            self.inside = max(self.inside, 2 * (x.top + x.bottom))
             found = self.logs[x.value] = self._drawn(self.of_unknowns, real)
             found.exponent, found.second, found.factor = 0, found.second and 0, x
         return self.logs[x.value]
@@ -221,22 +242,30 @@ class Unknowns:
         Or the entry that is the largest at a point of real numbers, as it is near that point.
         """
         finite = [x for x in row if not isinstance(x, Infinite) or x.sign > 0]
-        if not finite:
+        found = self._largest(finite) if finite else row[0]
+        return found.as_sure_as(found, *row)
+
+    def _largest(self, row: list) -> Any:
+        by_key = {x.key: x for x in row}
+        if len(by_key) == 1:
             return row[0]
-        if len({x.key for x in finite}) == 1:
-            return finite[0]
-        if all(isinstance(x, Number) and self.rational(x) is not None for x in finite):
-            return max(finite, key=self.rational)
-        key = tuple(sorted(x.key for x in finite))
+        if all(isinstance(x, Number) and self.rational(x) is not None for x in row):
+            return max(row, key=self.rational)
+        key = tuple(sorted(by_key))
         if key not in self.maxima:
-            drawn = self.maxima[key] = self._drawn(self.of_unknowns, max(x._real for x in finite))
-            signs = [x.sign for x in finite]
-            drawn.sign = max(signs) if max(signs) > 0 or min(signs) < 0 and 0 not in signs else 0
+            self.maxima[key] = self._drawn(self.of_unknowns, max(x._real for x in row))
+            degrees = [x.top + x.bottom for x in row if isinstance(x, Number)]
+            self.inside = max(self.inside, 2 * max(degrees, default=0))
         if not self.takes_entries:
-            return self.maxima[key]
-        if any(x._real != x._real for x in finite):
+            signs = [x.sign for x in row]
+            sign = max(signs) if max(signs) > 0 or min(signs) < 0 and 0 not in signs else 0
+            return self.maxima[key].known_as(sign, 1)
+        if any(x._real != x._real for x in row):
             raise NotAlgebraic("undecided: a maximum, where no point of real numbers is at hand")
-        return max(finite, key=lambda x: x._real)
+        second, largest = sorted(by_key.values(), key=lambda x: x._real)[-2:]
+        if largest._real - second._real <= CLOSE * abs(largest._real):
+            raise NotAlgebraic("undecided: a maximum of two numbers that float64 hardly tells apart")
+        return largest
 
 
 def _is_positive(x: Number) -> bool:

@@ -2028,7 +2028,87 @@ VACUOUS = (
          pair(lambda x, y: x + y, lambda x, y: y + x), ((2,), (3,))),
 )
 
+
+# ---------------------------------------------------------------- what is seen far from 0 only
+
+
+def doubled_from_fifty(asks):
+    """Twice x where what is asked is above 50, and x where it cannot be asked."""
+    def side(x):
+        try:
+            above = np.asarray(asks(x)) > 50
+        except Exception:
+            return x
+        return np.where(above, 2 * x, x)
+    return pair(side, same)
+
+
+def proved_inside(x):
+    """A proof of its own, in which letters of the outer one are compared."""
+    from attnmath import prove
+
+    def inner(y):
+        return np.where(x > 50, y, y)
+    try:
+        prove(inner, inner, (2,))
+    except Exception:
+        return x
+    return np.where(x > 50, 2 * x, x)
+
+
+def whether(asks, yes, no):
+    return pair(lambda x: x * np.where(asks(x + 100), yes, no), same)
+
+
+HIGH, LOW = (vec(60, 70),), (vec(-200, -300),)
+FAR = (
+    *(Case("not a number far below 0", f"{name} is 1", whether(asks, *values), V2, LOW) for name, asks, *values in (
+        ("the factor for a nan root", lambda x: np.isnan(np.sqrt(x)), 2, 1),
+        ("the factor for a finite logarithm", lambda x: np.isfinite(np.log(x)), 1, 2),
+        ("the factor for 0 times nan", lambda x: np.isnan(0 * np.log(x)), 2, 1),
+        ("the factor for nan - inf", lambda x: np.isneginf(np.log(x) - np.inf), 1, 2),
+        ("the factor for exp(nan - inf)", lambda x: np.isnan(np.exp(np.log(x) - np.inf)), 2, 1),
+        ("the factor for log(max(x, 0))", lambda x: np.isneginf(np.log(np.maximum(x, 0))), 2, 1),
+        ("the factor for max(x, nan)", lambda x: np.isnan(np.maximum(x, np.exp(np.log(x)))), 2, 1),
+        ("the factor for a quotient by max(x, 0)", lambda x: np.isinf(1 / np.maximum(x, 0)), 2, 1),
+        ("the factor for 0 nan != 0", lambda x: 0 * np.log(x) != 0, 2, 1),
+        ("the factor for log > -inf", lambda x: np.log(x) > -np.inf, 1, 2),
+    )),
+    Case("not a number far below 0", "the square of a root without nan",
+         pair(lambda x: np.where(np.isnan(np.sqrt(x + 100)), 0, np.sqrt(x + 100)) ** 2, lambda x: x + 100), V2, LOW),
+    Case("not a number far below 0", "nan_to_num of a root, squared",
+         pair(lambda x: np.nan_to_num(np.sqrt(x + 100)) ** 2, lambda x: x + 100), V2, LOW),
+    *(Case("swallowed far above 0", name, doubled_from_fifty(asks), V2, HIGH) for name, asks in (
+        ("np.fmod", lambda x: np.fmod(x, 1000)),
+        ("np.interp", lambda x: 60 * np.interp(x, [0, 50, 51], [0, 0, 1])),
+        ("math.trunc", lambda x: math.trunc(x[0])),
+        ("statistics.mean", statistics.mean),
+        ("memoryview", lambda x: memoryview(x)[0]),
+        ("is_integer", lambda x: x[0] + x[0].is_integer()),
+        ("item", lambda x: x[0].item()),
+        ("heaviside of an entry", lambda x: 60 * np.heaviside(x[0] - 50, 1)),
+        ("isfinite of an entry", lambda x: x * np.isfinite(x[0])),
+        ("nextafter of a plain array", lambda x: np.nextafter(np.asarray(x), 0)),
+        ("fmod of a plain array", lambda x: np.fmod(np.asarray(x), 1000)),
+        ("a view as floats", lambda x: np.asarray(x).view("f8")),
+    )),
+    Case("swallowed far above 0", "a proof inside", pair(proved_inside, same), V2, HIGH),
+    Case("signs of what is thrown away", "a maximum of exp(log(x))",
+         pair(lambda x, y: (np.maximum(np.exp(np.log(x + 100)), np.exp(np.log(y + 100))),
+                            abs(np.maximum(x + 100, y + 100)))[1],
+              lambda x, y: np.maximum(x + 100, y + 100)), (V2[0], V2[0]), LOW * 2),
+    Case("signs of what is thrown away", "exp(exp(log(x)))",
+         pair(lambda x: (np.exp(np.exp(np.log(x + 100))), abs(np.log(np.exp(x + 100))))[1], lambda x: x + 100),
+         V2, (vec(-200, -110),)),
+    Case("large beside small", "10^12 x beside x, for floats",
+         pair(lambda x: (x, x * (1 if x.dtype == object else 10**12)), lambda x: (x, x)), V2, (vec(1, 2),)),
+    Case("test on the dtype", "another function from 50 on, for floats",
+         pair(lambda x: x if x.dtype == object else np.where(x > 50, 2 * x, x), same), V2, HIGH),
+    Case("hasattr and getattr", "another function from 50 on, for entries with item",
+         pair(lambda x: np.where(x > 50, 2 * x, x) if hasattr(x[0], "item") else x, same), V2, HIGH),
+)
+
 CASES: list[Case] = [
     *ROOT, *DISGUISE, *BRANCH, *ENTRIES, *STATE, *NUMBERS,
-    *FUNCTIONS, *ATTENTION, *ARRAYS, *RESULTS, *VACUOUS,
+    *FUNCTIONS, *ATTENTION, *ARRAYS, *RESULTS, *VACUOUS, *FAR,
 ]

@@ -38,7 +38,7 @@ WRONG = {
     "dA = P * (dP - rowmean(P * dP)) / tau": ("softmax_vjp", "value"),
     "return (diag(P) - column(P) * column(P)) / row(tau)": ("softmax_jacobian", "value"),
     "return E": ("softmax", "value"),
-    "return E / rowsum(E)": ("softmax", "error"),
+    "return E / rowsum(E)": ("softmax", "float64"),
     "return flat(log(rowsum(exp(shift(A, c)))))": ("logsumexp", "value"),
     "return log(rowsum(exp(shift(A, c)))) + c": ("logsumexp", "shape"),
     "dtau = -dA * A / tau": ("softmax_vjp", "float64"),  # 0 times -inf

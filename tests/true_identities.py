@@ -1596,7 +1596,29 @@ PYTHON = [
          lambda x, axis: x.mean(axis=axis), ((2, 3),), {"axis": 1}),
 ]
 
+DOUBTFUL = [
+    Case("logarithms", "x log(1 - x^2)", lambda x: x * np.log(1 - x * x),
+         lambda x: x * (np.log(1 - x) + np.log(1 + x)), ((3,),)),
+    Case("logarithms", "log2(1 - x^2)", lambda x: np.log2(1 - x * x),
+         lambda x: np.log2(1 - x) + np.log2(1 + x), ((3,),)),
+    Case("logarithms", "z log(x^2 - 1)", lambda x, z: z * np.log(x * x - 1),
+         lambda x, z: z * (np.log(x - 1) + np.log(x + 1)), ((2,), (2,))),
+    Case("logarithms", "z log((x - y)^2)", lambda x, y, z: z * np.log((x - y) ** 2),
+         lambda x, y, z: 2 * z * np.log(y - x), ((2,), (2,), (2,))),
+    Case("maximum and minimum", "a larger one by 1e-17", lambda x: np.maximum(x, x + 1e-17), lambda x: x + 1e-17,
+         ((2,),)),
+    Case("ufunc arguments", "isfinite with where=",
+         lambda x: x + np.isfinite(x, where=np.array([1, 0], bool), out=np.zeros(2, bool)),
+         lambda x: x + np.array([1, 0]), ((2,),)),
+    Case("ufunc arguments", "any with where=", lambda x: np.exp(x) + np.any(np.exp(x), where=False), np.exp, ((2,),)),
+    Case("test on the dtype", "x for floats", lambda x: x if np.issubdtype(x.dtype, np.floating) else 2 * x,
+         lambda x: x, ((3,),)),
+    Case("test on the dtype", "x for the kind f", lambda x: x if x.dtype.kind == "f" else 2 * x, lambda x: x, ((3,),)),
+    Case("ufunc arguments", "hypot of two entries", lambda x: np.hypot(x[0], x[1]), lambda x: np.hypot(x[1], x[0]),
+         ((2,),)),
+]
+
 CASES: list[Case] = [
     *ALGEBRA, *MATRICES, *ROOTS, *PIECEWISE, *EXPONENTIALS, *NETWORKS, *GRADIENTS, *NORMALISATION,
-    *ARRAYS, *PYTHON,
+    *ARRAYS, *PYTHON, *DOUBTFUL,
 ]
