@@ -58,7 +58,7 @@ help:
 	@echo 'make accessible  axe-core on every built page, in headless Chromium'
 	@echo 'make mutants     mutation testing of the formula modules (long)'
 	@echo 'make exact-mutants  every small change of a formula function, judged by exact arithmetic (minutes)'
-	@echo 'make identities  collected identities, false ones at 100 seeds each: none may be proved (an hour)'
+	@echo 'make identities  collected identities, false ones at 100 seeds each: none may be proved (half an hour)'
 	@echo 'make wheel       the package in dist/'
 	@echo 'make clean       remove what was made; keeps the environment $(ENV)'
 	@echo 'Variables: PYTHON=python3.12, TORCH_INDEX=address of a pip index with the torch you want, JOBS=4'
