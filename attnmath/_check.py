@@ -34,7 +34,7 @@ def check_vjp(
     tuple. f is run once for each entry of x. Raises AssertionError, naming the
     gradient, its error and what is allowed: a small multiple of the unit roundoff times
     the magnitude that is summed up. Raises ValueError or TypeError where f cannot be
-    checked, as when it loses the imaginary part of its input.
+    checked, as when it loses the imaginary part of its input (abs, np.linalg.norm, np.var).
 
     exact=True proves instead that the gradients are right for all numbers in arrays of
     these shapes, with -inf where x has it, and returns the Proof: see prove and

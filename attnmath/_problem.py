@@ -23,7 +23,7 @@ from attnmath._step import (
     rounded,
     units,
 )
-from attnmath._tolerance import REACTION, SIDE, STEP
+from attnmath._tolerance import REACTION, SIDE, STEP, UNSEEN
 
 
 class Problem:
@@ -132,17 +132,17 @@ class Problem:
 
     def height(self, k: int) -> float:
         """The size of argument k: of its largest entry, and 1 at least."""
-        return max(1.0, abs(finite(flat(self.x[k]))).max(initial=0.0))
+        return float(max(1.0, abs(finite(flat(self.x[k]))).max(initial=0.0)))
 
     def check_analytic(self, k: int) -> None:
-        """Where the complex step sees nothing, neither does a finite difference."""
-        if not self.jacobian(k).any():
-            direction = random_like(self.x[k], np.random.default_rng(1))
-            change = abs(self.central(k, direction)) * STEP
-            if change.max(initial=0) > REACTION * abs(finite(flat(self.Y))).max(
-                initial=0
-            ):
-                self.refuse_real(k)
+        """The complex step sees what a finite difference sees, up to rounding and curvature."""
+        direction, J = random_like(self.x[k], np.random.default_rng(1)), self.jacobian(k)
+        seen, nearer = (self.central(k, direction, step) for step in (STEP, STEP / 8))
+        unseen = np.maximum(abs(seen - J @ flat(direction)) - 4 * abs(seen - nearer), 0) * STEP
+        level = REACTION * abs(finite(flat(self.Y))).max(initial=0)
+        share = UNSEEN * STEP * (abs(J) @ abs(flat(direction))).max(initial=0)
+        if unseen.max(initial=0) > level + share:
+            self.refuse_real(k)
 
     def check_side(
         self, k: int, w: np.ndarray, j: int, got: float, want: float
@@ -160,9 +160,9 @@ class Problem:
         )
         raise ValueError(f"{self.caller}: {said}")
 
-    def central(self, k: int, direction: Any) -> np.ndarray:
+    def central(self, k: int, direction: Any, step: float = STEP) -> np.ndarray:
         """The central difference of the outputs along a direction of argument k."""
-        h, f = STEP * self.height(k), self.at(k, self.x)
+        h, f = step * self.height(k), self.at(k, self.x)
         ahead, behind = (flat(f(self.x[k] + s * direction)) for s in (h, -h))
         return (finite(ahead) - finite(behind)) / (2 * h)
 

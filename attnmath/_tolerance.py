@@ -37,6 +37,10 @@ REACTION = 2.0**-35
 # side if it is a thousand times nearer to one of two numbers than to the other.
 SIDE = 1e-3
 
+# Does the complex step see all of a derivative? |z| in the place of z hides a part of the order of
+# the derivative itself; where differences of two steps disagree, a kink or a curve does so.
+UNSEEN = 1e-2
+
 # A displayed formula, both sides evaluated on small random matrices: the same dozen
 # operations with sums of at most some tens of terms, relative to the magnitude summed.
 # 512 roundings. The ledger says the largest error met; one wrong symbol makes an

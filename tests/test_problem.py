@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from attnmath import check_jvp, check_vjp
 from attnmath._problem import Problem, names_of, takes_each
 
 U = 2.0**-53
@@ -172,3 +173,30 @@ def test_arguments_stay_as_they_are():
 ])
 def test_gradients_are_taken_one_by_one_where_there_is_a_name_for_each(f_vjp, f, dY, want):
     assert takes_each(f_vjp, f, (x, y), dY) is want
+
+
+def test_a_part_that_the_complex_step_does_not_see():
+    """np.linalg.norm, var and std take |z|^2: what is left of the derivative is not all of it."""
+    def unit(x):
+        return x / np.linalg.norm(x)
+
+    def normal(x):
+        return (x - x.mean()) / x.std()
+
+    def scaled(x):
+        return x / np.sqrt((x * x).sum())
+
+    at = np.array([0.3, -1.1, 2.0, 0.7])
+    for f, rule in [(unit, lambda d, x: d / np.linalg.norm(x)), (normal, lambda d, x: (d - d.mean()) / x.std()),
+                    (unit, lambda d, x: d / np.linalg.norm(x) - x * (x @ d) / np.linalg.norm(x) ** 3)]:  # fmt: skip
+        for check in (check_vjp, check_jvp):
+            with pytest.raises(ValueError, match="loses the imaginary part of x"):
+                check(rule, f, at)
+    check_vjp(lambda d, x: (d - x * (x @ d) / (x @ x)) / np.sqrt(x @ x), scaled, at)
+
+
+def test_curves_and_kinks_hide_nothing():
+    """A steep function, one with a kink nearby, and one whose derivative is far below its size."""
+    problem(lambda x: np.sin(1e5 * x), (np.array([0.3]),)).check_analytic(0)
+    problem(lambda x: np.where(x.real > 1e-6, x, 0.0), (np.array([0.0, 1.0]),)).check_analytic(0)
+    problem(lambda x: 1e9 + x, (np.array([0.5]),)).check_analytic(0)
