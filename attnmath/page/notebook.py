@@ -1,8 +1,13 @@
-"""What a chapter's cells need to show things: the style of figures and the source of functions."""
+"""What a chapter's cells need: the style of figures, the lines of functions, a judge of exercises and checks."""
 
+import ast
 import inspect
 import re
+import textwrap
+from contextlib import contextmanager
 from pathlib import Path
+
+import numpy as np
 
 # The palette of Okabe and Ito, told apart with any colour vision; darkest first, each with
 # its own dash, so that a figure also reads without colour.
@@ -55,18 +60,55 @@ def _name_by_rounded_numbers():
 
 
 def show(function):
-    """The function's own source with its file's name, as Markdown that every reader renders."""
+    """The lines of a function that are its formula, as Markdown with a link to the whole of it."""
     from IPython.display import Markdown
 
     function = inspect.unwrap(function)
     package = function.__module__.partition(".")[0]
     parts = Path(inspect.getsourcefile(function)).parts
     start = len(parts) - 1 - parts[::-1].index(package) if package in parts else -1
-    source = inspect.cleandoc("\n" + inspect.getsource(function)).rstrip()
-    fence = "```"
-    while fence in source:
-        fence += "`"
-    return Markdown(f"`{'/'.join(parts[start:])}`\n\n{fence}python\n{source}\n{fence}")
+    path = "/".join(parts[start:])
+    return Markdown(f"```python\n{formula(function)}\n```\n\n[{path}](../{path})")
+
+
+def formula(function):
+    """The source of a function without annotations, docstring and the lines that check its arguments."""
+    source = textwrap.dedent(inspect.getsource(function))
+    tree = ast.parse(source).body[0]
+    parameters = inspect.signature(function).parameters
+    lines = source.split("\n")
+    kept = [x for x in tree.body if not _checks(x, set(parameters))]
+    kept = [line for x in kept for line in lines[x.lineno - 1:x.end_lineno]]
+    plain = [p.replace(annotation=p.empty) for p in parameters.values()]
+    return "\n".join([f"def {function.__name__}{inspect.Signature(plain)}:", *kept])
+
+
+def _checks(statement, parameters):
+    """Is a statement a docstring, or does it only check arguments and give them their defaults?"""
+    if not isinstance(statement, ast.Assign):
+        return isinstance(statement, ast.Expr)
+    names = {x.id for x in ast.walk(statement.targets[0]) if isinstance(x, ast.Name)} - {"dots"}
+    return names <= parameters and isinstance(statement.value, ast.Call | ast.Name)
+
+
+@contextmanager
+def answer(hint):
+    """Judge what stands above in an exercise: say that it is right, or give a hint in place of a traceback."""
+    try:
+        yield
+    except Exception as error:
+        said = str(error).partition("\n")[0]
+        print(f"Not yet. {hint}" + f" ({said})" * bool(said))
+    else:
+        print("Right.")
+
+
+def checked(what, bound, *errors):
+    """Say what was compared, and the bound that none of the errors exceeds; raise if one does."""
+    worst = max(float(abs(np.asarray(error)).max()) for error in errors)
+    if not worst <= bound:
+        raise AssertionError(f"{what}: off by {worst:.1e}, more than {bound:g}")
+    print(f"{what}: off by less than {bound:g}")
 
 
 def as_table(text):
