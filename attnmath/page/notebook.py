@@ -5,6 +5,8 @@ import inspect
 import re
 import textwrap
 from contextlib import contextmanager
+from fractions import Fraction
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +111,23 @@ def checked(what, bound, *errors):
     if not worst <= bound:
         raise AssertionError(f"{what}: off by {worst:.1e}, more than {bound:g}")
     print(f"{what}: off by less than {bound:g}")
+
+
+def matrices(named):
+    """Print matrices side by side, each under its name, with their entries as fractions."""
+    blocks = []
+    for name, X in named.items():
+        rows = [[_fraction(x) for x in row] for row in np.reshape(X, (len(X), -1))]
+        width = [max(map(len, column)) for column in zip(*rows)]
+        lines = ["  ".join(x.rjust(w) for x, w in zip(row, width)) for row in rows]
+        wide = max(map(len, [name, *lines]))
+        blocks.append([line.ljust(wide) for line in [name, *lines]])
+    for parts in zip_longest(*blocks):
+        print("     ".join(x or " " * len(block[0]) for x, block in zip(parts, blocks)).rstrip())
+
+
+def _fraction(x):
+    return str(Fraction(float(x)).limit_denominator(1000)) if np.isfinite(x) else str(float(x))
 
 
 def as_table(text):
