@@ -201,6 +201,7 @@ MOVES = Cast(
 )
 
 CHAPTERS = {
+    "index": (HEAD,),
     "adjoints": (MOVES,),
     "checking": (MOVES,),
     "softmax": (SOFTMAX,),
