@@ -143,8 +143,8 @@ def draw_values(ax, P, V, do, gain):
     for j, (v, weight, grows) in enumerate(zip(V, P, gain > 0), 1):
         ax.scatter(*v, s=200 + 2400 * weight, c=PALETTE[0] if grows else PALETTE[1], zorder=3)
         ax.text(*v, "+" if grows else "−", color="white", ha="center", va="center", fontsize=15, zorder=4)
-        ax.annotate(f"$v_{j}$", v, (0, 10 + 20 * weight ** 0.5), textcoords="offset points", ha="center", va="bottom",
-                    bbox={"fc": "white", "ec": "none", "pad": 0.5}, zorder=4)
+        ax.annotate(f"$v_{j}$", v, (0, 10 + 20 * weight**0.5), textcoords="offset points",
+                    ha="center", va="bottom", bbox={"fc": "white", "ec": "none", "pad": 0.5}, zorder=4)
     ax.annotate("", o + along, o, arrowprops={"arrowstyle": "-|>", "lw": 2.2, "color": "black"}, zorder=5)
     ax.text(*(o + 1.25 * along), "$do$", ha="center", va="center")
     ax.scatter(*o, s=60, marker="D", c="black", zorder=5)
