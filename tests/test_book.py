@@ -333,7 +333,7 @@ def test_a_check_says_how_far_off_it_was(capsys):
     checked("Two numbers", 1e-3, [[0.0, -1e-4]], 2e-4)
     matrices({"A": [[0.5, 1]], "B": [-3, float("-inf")]})
     printed = capsys.readouterr().out
-    assert printed == "Two numbers: off by less than 0.001\nA          B\n1/2  1       -3\n         -inf\n"
+    assert printed == "Two numbers: off by less than 0.001\nA          B\n1/2  1       -3\n           -inf\n"
     with pytest.raises(AssertionError, match="Two numbers: off by 2.0e-03"):
         checked("Two numbers", 1e-3, [1e-4], -2e-3)
 
