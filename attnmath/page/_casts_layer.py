@@ -219,34 +219,34 @@ GROUPED = Cast(
 
 LINEAR = Cast(
     name="linear",
-    sizes={"n": 4, "d": 3, "m": 5},
+    sizes={"n": 4, "d": 3, "d_k": 5},
     letters={
         "X": Letter(("n", "d")),
-        "W": Letter(("d", "m")),
-        "b": Letter(("1", "m")),
-        "Y": Letter(("n", "m"), "eq:linear"),
+        "W": Letter(("d", "d_k")),
+        "b": Letter(("1", "d_k")),
+        "Y": Letter(("n", "d_k"), "eq:linear"),
     },
     outputs=("Y",),
     settings=(
         Setting("random", 81),
         Setting("random again", 82),
-        Setting("sizes in another order", 83, {"n": 3, "d": 4, "m": 2}),
+        Setting("sizes in another order", 83, {"n": 3, "d": 4, "d_k": 2}),
     ),
 )
 
 LINEAR_BATCH = Cast(
     name="linear_batch",
-    sizes={"batch": 2, "n": 4, "d": 3, "m": 5},
+    sizes={"batch": 2, "n": 4, "d": 3, "d_k": 5},
     letters={
         "X": Letter(("batch", "n", "d")),
-        "W": Letter(("d", "m")),
-        "b": Letter(("1", "m")),
-        "Y": Letter(("batch", "n", "m"), "prp:linear_batch"),
+        "W": Letter(("d", "d_k")),
+        "b": Letter(("1", "d_k")),
+        "Y": Letter(("batch", "n", "d_k"), "prp:linear_batch"),
     },
     outputs=("Y",),
     settings=(
         Setting("random", 84),
         Setting("random again", 85),
-        Setting("sizes in another order", 86, {"batch": 5, "n": 3, "d": 4, "m": 2}),
+        Setting("sizes in another order", 86, {"batch": 5, "n": 3, "d": 4, "d_k": 2}),
     ),
 )
