@@ -139,7 +139,7 @@ def log_softmax(A: Array) -> Array:
 
     Lambda is -inf where A is -inf, so everywhere in a row that is -inf everywhere.
     Errors as for softmax.
-    Derived in chapters/softmax.md, eq:log_softmax.
+    Derived in chapters/blocks.md, eq:log_softmax.
     """
     (A,) = scores("log_softmax", A)
     S = shift(A, rowmax(A))
@@ -153,7 +153,7 @@ def log_softmax_vjp(dLambda: Array, A: Array) -> Array:
 
     Where A is -inf, Lambda is -inf and does not move: dA is 0 there, whatever dLambda
     is. Errors as for softmax.
-    Derived in chapters/softmax.md, eq:log_softmax_vjp.
+    Derived in chapters/blocks.md, eq:log_softmax_vjp.
     """
     A, dLambda = scores("log_softmax_vjp", A, dLambda=dLambda)
     dLambda = visible(dLambda, A)
@@ -166,7 +166,7 @@ def log_softmax_jvp(A_dot: Array | None, A: Array) -> Array:
     A_dot (..., m), A (..., m) -> Lambda_dot (..., m)
 
     A tangent of None is zero. Lambda_dot is 0 where A is -inf. Errors as for softmax.
-    Derived in chapters/softmax.md, eq:log_softmax_jvp.
+    Derived in chapters/blocks.md, eq:log_softmax_jvp.
     """
     A, A_dot = scores("log_softmax_jvp", A, A_dot=A_dot)
     return visible(A_dot - rowsum(softmax(A) * A_dot), A)

@@ -21,7 +21,7 @@ CHAPTER = {"attention": "attention_map", "attention_map": "attention_map", "atte
            **dict.fromkeys(("linear", "linear_vjp", "linear_jvp"), "projections"),
            **dict.fromkeys(("multihead_map", "multihead", "multihead_vjp", "multihead_jvp"), "heads"),
            **dict.fromkeys(("self_attention", "self_attention_vjp", "self_attention_jvp"), "inputs"),
-           **{name + kind: "blocks" for name in ("layer_norm", "silu", "mlp", "cross_entropy")
+           **{name + kind: "blocks" for name in ("layer_norm", "silu", "mlp", "log_softmax", "cross_entropy")
               for kind in ("", "_vjp", "_jvp")},
            **dict.fromkeys(("causal_mask", "window_mask", "padding_mask", "document_mask", "bias",
                             "bias_from_multihead"), "masks"),

@@ -107,7 +107,7 @@ LINEAR_ATTENTION = Cast(
         "S": Letter(("n", "d_k", "d_v"), "prp:linear_attention"),
         "z": Letter(("n", "d_k"), "prp:linear_attention"),
         "O": Letter(("n", "d_v"), "prp:linear_attention"),
-        "D": Letter(("n", "1"), "prp:linear_statistic"),
+        "D": Letter(("n", "1"), "prp:linear_attention_vjp"),
     },
     outputs=("O",),
     rows={"q": "Q", "k": "K", "v": "V", "o": "O"},
