@@ -47,7 +47,6 @@ def test_the_tables_have_the_figures_of_the_record():
     rows = m.ratio_table(record()).data.splitlines()
     assert rows[0] == "| time of, by n | 512 | 1024 | 2048 | 4096 | 8192 |"
     assert rows[2].startswith("| forward / fused forward | 1.00 (2.00) |") and len(rows) == 2 + len(m.ROWS)
-    assert "| 512.0 (513.0) |" in m.memory_table(record()).data
     assert set(m.ratio_table(record(), heads=8).data.splitlines()[2].split("|")[2:-1]) == {"  "}  # not measured
     step = {"n": 64, "math_s": 3.0, "ours_s": 2.0, "math_MiB": 90.4, "ours_MiB": 8.6}
     assert m.step_table({"applications": {"burgers": step}}).data.endswith("| Burgers | 64 | 1.50 | 9 | 90 |")

@@ -1,4 +1,4 @@
-"""The casts of the objectives: a path and its mean velocity, two losses, a wave with a known shape."""
+"""The casts of the objectives: a path and its mean velocity, a penalty, a wave with a known shape."""
 
 import numpy as np
 
@@ -27,23 +27,6 @@ PATH = Cast(
         Setting("random", 721),
         Setting("random again", 722),
         Setting("sizes in another order", 723, {"n": 3, "d": 5}),
-    ),
-)
-
-STOPPED = Cast(
-    name="stopped target",
-    sizes={"n": 4, "d": 3},
-    letters={
-        "U": Letter(("n", "d")),
-        "T": Letter(("n", "d")),
-        "ell": Letter(("1", "1"), "prp:stopped"),
-    },
-    outputs=("ell",),
-    constants=("T",),
-    settings=(
-        Setting("random", 731),
-        Setting("random again", 732),
-        Setting("sizes in another order", 733, {"n": 3, "d": 5}),
     ),
 )
 
@@ -85,4 +68,4 @@ WAVE = Cast(
     ),
 )
 
-APPLIED = (PATH, STOPPED, PENALTY, WAVE)
+APPLIED = (PATH, PENALTY, WAVE)

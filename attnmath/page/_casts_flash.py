@@ -3,7 +3,6 @@
 import numpy as np
 
 from attnmath.page._cast import Cast, Letter, Setting
-from attnmath.page._casts_heads import REMOVAL
 from attnmath.page._casts_layer import masked, masked_before
 
 
@@ -44,9 +43,10 @@ TILES = Cast(
         "N": Letter(("T", "n", "d_v"), "eq:flash_attention"),
         "L": Letter(("n", "1"), "eq:flash_attention"),
         "O": Letter(("n", "d_v"), "eq:flash_attention"),
-        "P": Letter(("n", "m"), "prp:flash_weights"),
+        "P": Letter(("n", "m"), "eq:attention_map"),
     },
     outputs=("O", "L"),
+    rows={"o": "O"},
     names={"chi": "tile"},
     constants=("chi", "R"),
     has_second=True,
@@ -90,7 +90,7 @@ PARTS = Cast(
         "O": Letter(("n", "d_v"), "eq:merge"),
     },
     outputs=("O", "L"),
-    rows={"v'": "V'", "v''": "V''", "o'": "O'", "o": "O"},
+    rows={"v'": "V'", "v''": "V''", "o'": "O'", "o''": "O''", "o": "O"},
     names={"O'": "O_a", "L'": "L_a", "O''": "O_b", "L''": "L_b", "w'": "w_a", "w''": "w_b"},
     settings=(
         Setting("random", 811),
@@ -160,4 +160,4 @@ PACKED = Cast(
     ),
 )
 
-FLASH = (TILES, PARTS, CACHE, PACKED, REMOVAL)
+FLASH = (TILES, PARTS, CACHE, PACKED)

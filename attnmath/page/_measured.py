@@ -54,15 +54,6 @@ def ratio_table(data: dict, heads: int = 1) -> Any:
     return _table("time of, by n", SIZES, {row: [cell(name, n) for n in SIZES] for row, name in ROWS.items()})
 
 
-def memory_table(data: dict) -> Any:
-    """MiB above inputs and outputs, by n, one head; in brackets those with the causal mask."""
-    def cell(name: str, n: int) -> str:
-        pair = [data["memory"][point(n, 1, causal)].get(name) for causal in (False, True)]
-        return "" if None in pair else "{:.1f} ({:.1f})".format(*pair)
-
-    return _table("MiB, by n", SIZES, {row: [cell(name, n) for n in SIZES] for name, row in LINES.items()})
-
-
 def step_table(data: dict) -> Any:
     """One training step of each application: math over ours in time, and MiB of both."""
     rows = {STEPS[name]: [str(each["n"]), f"{each['math_s'] / each['ours_s']:.2f}",
@@ -100,7 +91,7 @@ def scaling_figure(data: dict, *, causal: bool = False) -> dict:
     import matplotlib.pyplot as plt
 
     slopes = {}
-    _, panels = plt.subplots(1, 2, figsize=(8.6, 3.9), sharex=True)
+    _, panels = plt.subplots(2, 1, figsize=(5.2, 7.2))
     for ax, (what, unit) in zip(panels, (("times", "milliseconds"), ("memory", "MiB"))):
         for (name, label), mark in zip(LINES.items(), "os^vD"):
             n, y = curve(data, name, what, causal=causal)
@@ -109,5 +100,5 @@ def scaling_figure(data: dict, *, causal: bool = False) -> dict:
         ax.set(xlabel="$n$", ylabel=unit, xticks=SIZES)
         ax.set_xticks(SIZES, map(str, SIZES))
         ax.minorticks_off()
-        ax.legend(fontsize=8, title="and its slope", title_fontsize=8)
+        ax.legend(fontsize=9, title="and its slope", title_fontsize=9)
     return slopes
