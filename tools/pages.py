@@ -91,9 +91,8 @@ def overview(register: Register) -> str:
     lines += table(["chapter and source", *used], rows)
     for name in names:
         lines += [f"## {SOURCES[name].name}", "", f"The chapter: {{doc}}`{SOURCES[name].chapter}`.", ""]
-        lines += table(["", "what it says", "verdict", "evidence"],
-                       [[e["id"].partition("-")[2], f"{e['says']} ({e['kind']})", judged(e),
-                         ", ".join(map(register.link, e.get("evidence", ())))]
+        lines += table(["", "what it says", "verdict and evidence"],
+                       [[e["id"].partition("-")[2], f"{e['says']} ({e['kind']})", with_evidence(register, e)]
                         for e in register.entries[name]])
     return "\n".join(lines).rstrip() + "\n"
 
@@ -103,6 +102,12 @@ def judged(entry: dict) -> str:
     measured, revised = entry.get("measured"), entry.get("revised")
     found = f"**{entry['verdict']}**" + (f": {uncapital(measured)}" if measured else "")
     return found + (f". *{revised}.*" if revised else "")
+
+
+def with_evidence(register: Register, entry: dict) -> str:
+    """The verdict, and where it is shown."""
+    links = ", ".join(map(register.link, entry.get("evidence", ())))
+    return judged(entry) + ("" if "revised" in entry else ".") + (f" Shown in {links}" if links else "")
 
 
 def uncapital(text: str) -> str:

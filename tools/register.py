@@ -29,7 +29,7 @@ VERDICTS = {
 ERRATA = ("conditional", "wrong", "vacuous")  # what the errata list
 NEEDED = ("id", "kind", "says", "verdict")
 CELL = re.compile(r"^(`{3,})\{code-cell\}.*?^\1[ \t]*$", re.M | re.S)
-ASSERTS = re.compile(r"^\s*assert\b|^[^#\n]*\bcheck_\w*jp\(|^:tags:.*\braises-exception\b", re.M)
+ASSERTS = re.compile(r"^\s*assert\b|^[^#\n]*\b(check_\w*jp|checked)\(|^:tags:.*\braises-exception\b", re.M)
 KEYS = (*NEEDED, "evidence", "measured", "revised", "corrected", "text", "where")
 
 

@@ -3,7 +3,6 @@
 import numpy as np
 
 from attnmath.page._cast import Cast, Letter, Setting
-from attnmath.page._casts_masks import CAUSAL
 
 
 def _maps(values: dict, sizes: dict) -> None:
@@ -71,6 +70,7 @@ GROUP_MAPS = Cast(
     },
     outputs=("U",),
     constants=("E", "E'"),
+    rows={"u": "U", "x": "X"},
     settings=(
         Setting("three groups of two", 311, change=_maps),
         Setting("two groups of three", 312, {"G": 2, "r": 3}, _maps),
@@ -119,4 +119,4 @@ CAPPED = Cast(
     ),
 )
 
-CONVENTIONS = (CAUSAL, READ_OFF, GROUP_MAPS, BASE_TWO, CAPPED)
+CONVENTIONS = (READ_OFF, GROUP_MAPS, BASE_TWO, CAPPED)

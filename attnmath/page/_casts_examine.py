@@ -39,6 +39,7 @@ CHOSEN = Cast(
     },
     outputs=("O",),
     constants=("E",),
+    rows={"v": "V", "o": "O"},
     settings=(
         Setting("n < m", 401, change=_choices),
         Setting("n > m", 402, {"n": 5, "m": 3, "d_v": 2}, _choices),
@@ -62,6 +63,7 @@ TERMS = Cast(
         "D": Letter(("n", "1"), "prp:examined_row"),
     },
     outputs=("O",),
+    rows={"q": "Q", "k": "K", "v": "V", "o": "O"},
     settings=(
         Setting("random bias, but for the first query", 411, change=calm(first_zero("B"))),
         Setting("masked", 412, change=calm(_masked)),
@@ -72,26 +74,4 @@ TERMS = Cast(
     ),
 )
 
-CAP = Cast(
-    name="soft cap",
-    sizes={"n": 4, "m": 5, "d_k": 3, "d_v": 2},
-    letters={
-        "Q": Letter(("n", "d_k")),
-        "K": Letter(("m", "d_k")),
-        "V": Letter(("m", "d_v")),
-        "gamma": Letter(("1", "1")),
-        "c": Letter(("1", "1"), "positive"),
-        "S": Letter(("n", "m"), "prp:cap_map"),
-        "S'": Letter(("n", "m"), "prp:cap_map"),
-        "P'": Letter(("n", "m"), "prp:cap_map"),
-        "O'": Letter(("n", "d_v"), "prp:cap_map"),
-    },
-    outputs=("O'",),
-    settings=(
-        Setting("random", 421),
-        Setting("random again", 422),
-        Setting("n > m", 423, {"n": 5, "m": 3, "d_k": 2, "d_v": 4}),
-    ),
-)
-
-EXAMINE = (CHOSEN, TERMS, CAP)
+EXAMINE = (CHOSEN, TERMS)

@@ -3,6 +3,7 @@
 import numpy as np
 
 from attnmath.page._cast import Cast, Letter, Setting
+from attnmath.page._casts_depth import MERGED
 
 # In the letters of the source: x are tokens, q and k the weights of queries and keys.
 SCRATCH = Cast(
@@ -98,6 +99,7 @@ ROTARY = Cast(
         "R": Letter(("n", "d_k", "d_k")),
     },
     outputs=(),
+    rows={"x": "X"},
     settings=(
         Setting("random", 331),
         Setting("random again", 332),
@@ -105,4 +107,4 @@ ROTARY = Cast(
     ),
 )
 
-SCRATCHED = (SCRATCH, SIZES, CIRCUIT, ROTARY)
+SCRATCHED = (SCRATCH, SIZES, CIRCUIT, ROTARY, MERGED)
