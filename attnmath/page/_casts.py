@@ -14,7 +14,7 @@ from attnmath.page._casts_bugs import BUGS
 from attnmath.page._casts_columns import COLUMNS, JACOBIANS, MEANT, SELF_COLUMNS, SELF_JACOBIAN
 from attnmath.page._casts_comparisons import COMPARED
 from attnmath.page._casts_conventions import CONVENTIONS
-from attnmath.page._casts_depth import DECODER, GAUGE, STEP
+from attnmath.page._casts_depth import DECODER, GAUGE, MERGED, STEP
 from attnmath.page._casts_examine import EXAMINE
 from attnmath.page._casts_flash import FLASH
 from attnmath.page._casts_heads import ABLATION, REMOVAL
@@ -210,7 +210,7 @@ CHAPTERS = {
     "scale": (HEAD,),
     "projections": (LINEAR, LINEAR_BATCH, LAYER),
     "heads": (CONCATENATION, LAYER, GROUPED),
-    "inputs": (SELF,),
+    "inputs": (SELF, MERGED),
     "cross": (DECODER, LAYER),
     "laws": (GAUGE, STEP, GROUPED, SELF),
     "blocks": (NORM, SILU, NETWORK, LOSS),

@@ -3,7 +3,6 @@
 import numpy as np
 
 from attnmath.page._cast import Cast, Letter, Setting
-from attnmath.page._casts_depth import MERGED
 
 # In the letters of the source: x are tokens, q and k the weights of queries and keys.
 SCRATCH = Cast(
@@ -107,4 +106,4 @@ ROTARY = Cast(
     ),
 )
 
-SCRATCHED = (SCRATCH, SIZES, CIRCUIT, ROTARY, MERGED)
+SCRATCHED = (SCRATCH, SIZES, CIRCUIT, ROTARY)
