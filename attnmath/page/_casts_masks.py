@@ -192,6 +192,7 @@ MASKED = Cast(
         "r": Letter(("n", "1"), "prp:kept"),
     },
     outputs=("O", "O'"),
+    rows={"k": "K", "v": "V", "o": "O", "o'": "O'"},
     settings=(
         Setting("every query keeps a key", 261, change=_masked),
         Setting("causal", 262, change=_masked_causal),
