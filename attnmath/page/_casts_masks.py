@@ -219,6 +219,7 @@ SHARED = Cast(
         "O": Letter(("n", "d_v"), "prp:bias_parts"),
     },
     outputs=("O",),
+    rows={"q": "Q", "k": "K"},
     constants=("E", "B"),
     settings=(
         Setting("random bias", 271),
@@ -241,6 +242,7 @@ EQUAL = Cast(
         "D": Letter(("n", "1"), "prp:equal_statistic"),
     },
     outputs=("O",),
+    rows={"v": "V", "o": "O"},
     settings=(
         Setting("random", 281),
         Setting("random again", 282),
