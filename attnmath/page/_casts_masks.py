@@ -192,6 +192,7 @@ MASKED = Cast(
         "r": Letter(("n", "1"), "prp:kept"),
     },
     outputs=("O", "O'"),
+    rows={"k": "K", "v": "V", "o": "O", "o'": "O'"},
     settings=(
         Setting("every query keeps a key", 261, change=_masked),
         Setting("causal", 262, change=_masked_causal),
@@ -218,6 +219,7 @@ SHARED = Cast(
         "O": Letter(("n", "d_v"), "prp:bias_parts"),
     },
     outputs=("O",),
+    rows={"q": "Q", "k": "K"},
     constants=("E", "B"),
     settings=(
         Setting("random bias", 271),
@@ -240,6 +242,7 @@ EQUAL = Cast(
         "D": Letter(("n", "1"), "prp:equal_statistic"),
     },
     outputs=("O",),
+    rows={"v": "V", "o": "O"},
     settings=(
         Setting("random", 281),
         Setting("random again", 282),
