@@ -217,7 +217,7 @@ CHAPTERS = {
     "masks": MASKS,
     "empty_rows": (EQUAL, HEAD),
     "dropout": (DROPOUT,),
-    "jacobians": (JACOBIANS, SELF_JACOBIAN),
+    "jacobians": (JACOBIANS, SELF_JACOBIAN, SOFTMAX),
     "source_columns": (COLUMNS, MEANT, SELF_COLUMNS),
     "source_blog": (BLOG,),
     "source_question": (QUESTION, ANSWER, VALUES, SELF, CAUSAL, LAYER),

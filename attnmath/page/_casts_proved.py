@@ -12,9 +12,8 @@ PROVED = Cast(
         "u": Letter(("1", "m")),
         "c": Letter(("1", "1")),
         "t": Letter(("1", "1")),
-        "U": Letter(("n", "m"), "prp:proved_term"),
     },
-    outputs=("U",),
+    outputs=(),
     settings=(
         Setting("random", 1),
         Setting("random again", 2),
