@@ -28,14 +28,14 @@ TEXTS := $(wildcard chapters/*.md)
 NOTEBOOKS := $(wildcard chapters/*.ipynb)
 TESTS := $(wildcard tests/*)
 ENGINE := $(filter attnmath/page/%,$(PACKAGE))
-PAGE_FILES := $(wildcard chapters/_ext/* chapters/_static/* chapters/*.bib chapters/*.svg) _config.yml _toc.yml
+PAGE_FILES := $(wildcard chapters/_ext/* chapters/_static/* chapters/*.bib chapters/*.svg) tools/nb.py tools/plain.py _config.yml _toc.yml
 KERNELS := $(PY) tools/kernels.py    # forks the kernels of a command's notebooks
 NBVAL := --nbval --nbval-kernel-name=book --nbval-cell-timeout=60 -n $(JOBS) --dist loadfile
 ALONE := -p no:hypothesispytest    # half a second for each worker that has notebooks alone
 CHECKS := $(DONE)/pairs $(DONE)/ledger $(DONE)/made $(DONE)/pages $(DONE)/notebooks
 LEDGER := chapters/ledger.md
 
-.PHONY: book test test-adapters check html env lab notebooks ledger fresh-ledger pages museum trained second-order misprints proofs portable lint mutants exact-mutants identities wheel accessible clean help
+.PHONY: book test test-adapters check html env lab notebooks words ledger fresh-ledger pages museum trained second-order misprints proofs portable lint mutants exact-mutants identities wheel accessible clean help
 
 help:
 	@echo 'make book        check every page and notebook, then build _build/html'
@@ -44,6 +44,7 @@ help:
 	@echo 'make test        all tests and notebooks'
 	@echo 'make test-adapters  the functions on JAX'"'"'s arrays; installs JAX into the environment'
 	@echo 'make notebooks   texts -> executed notebooks, byte for byte reproducible'
+	@echo 'make words       the same for notebooks whose code is as it was; runs nothing'
 	@echo 'make ledger      measure every equation, prove it and try its misprints; write $(LEDGER)'
 	@echo 'make fresh-ledger  the same, compared with $(LEDGER) byte for byte (minutes)'
 	@echo 'make pages       write the overview of the sources, errata, cheat sheet and museum again'
@@ -86,7 +87,7 @@ $(DONE)/pages: $(READY) $(TEXTS) $(PACKAGE) $(TESTS) | $(DONE)
 	$(PY) -m attnmath.page check
 	@touch $@
 
-$(DONE)/pairs: $(READY) $(TEXTS) $(NOTEBOOKS) tools/nb.py _toc.yml | $(DONE)
+$(DONE)/pairs: $(READY) $(TEXTS) $(NOTEBOOKS) tools/nb.py tools/plain.py chapters/references.bib _toc.yml | $(DONE)
 	$(PY) tools/nb.py check
 	@touch $@
 
@@ -136,6 +137,9 @@ test: $(READY)
 notebooks: $(READY)
 	$(PY) tools/nb.py run
 
+words: $(READY)
+	$(PY) tools/nb.py words
+
 ledger: $(READY)
 	$(PY) -m attnmath.page ledger
 
@@ -183,11 +187,12 @@ $(ENV)/.ready-%: requirements-%.lock $(READY)
 	@$(PY) -m pip install --quiet --requirement $<
 	@touch $@
 
-# Trusted, so that figures show; what Jupyter remembers stays in the environment.
+# Trusted, so that figures show; what Jupyter remembers stays in the environment. What is listed
+# and opened first: jupyter_server_config.py.
 lab: export JUPYTER_DATA_DIR := $(CURDIR)/$(ENV)/share/jupyter
 lab: $(ENV)/.ready-lab
 	@$(if $(NOTEBOOKS),$(PY) -m nbformat.sign $(NOTEBOOKS) > /dev/null)
-	$(PY) -m jupyterlab --notebook-dir=chapters --LabApp.news_url= \
+	$(PY) -m jupyterlab --LabApp.news_url= \
 	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate $(LAB)
 
 test-adapters: $(ENV)/.ready-adapters
