@@ -188,11 +188,11 @@ $(ENV)/.ready-%: requirements-%.lock $(READY)
 	@touch $@
 
 # Trusted, so that figures show; what Jupyter remembers stays in the environment. What is listed
-# and opened first: jupyter_server_config.py.
+# and opened first: tools/jupyter_config.py.
 lab: export JUPYTER_DATA_DIR := $(CURDIR)/$(ENV)/share/jupyter
 lab: $(ENV)/.ready-lab
 	@$(if $(NOTEBOOKS),$(PY) -m nbformat.sign $(NOTEBOOKS) > /dev/null)
-	$(PY) -m jupyterlab --LabApp.news_url= \
+	$(PY) -m jupyterlab --config=tools/jupyter_config.py --LabApp.news_url= \
 	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate $(LAB)
 
 test-adapters: $(ENV)/.ready-adapters
