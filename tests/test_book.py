@@ -321,9 +321,21 @@ def test_a_docstring_becomes_links():
 def test_a_shown_function_is_its_source():
     from attnmath.page.notebook import show
     shown = show(attnmath.softmax_vjp).data
-    assert shown.startswith("`attnmath/_softmax.py`\n\n```python\ndef softmax_vjp(")
-    body = shown.split("```python\n")[1].removesuffix("\n```")
-    assert body + "\n" in (ROOT / "attnmath" / "_softmax.py").read_text("utf-8")
+    head, *body = shown.split("```python\n")[1].split("\n```")[0].split("\n")
+    assert head == "def softmax_vjp(dP, A, tau=1):"
+    source = (ROOT / "attnmath" / "_softmax.py").read_text("utf-8")
+    assert "\n".join(body) + "\n" in source and body[0] == "    P = softmax(A, tau)"
+    assert shown.endswith("\n\n[attnmath/_softmax.py](../attnmath/_softmax.py)")
+
+
+def test_a_check_says_how_far_off_it_was(capsys):
+    from attnmath.page.notebook import checked, matrices
+    checked("Two numbers", 1e-3, [[0.0, -1e-4]], 2e-4)
+    matrices({"A": [[0.5, 1]], "B": [-3, float("-inf")]})
+    printed = capsys.readouterr().out
+    assert printed == "Two numbers: off by less than 0.001\nA          B\n1/2  1       -3\n           -inf\n"
+    with pytest.raises(AssertionError, match="Two numbers: off by 2.0e-03"):
+        checked("Two numbers", 1e-3, [1e-4], -2e-3)
 
 
 # ---- files beside the book -------------------------------------------------------------------

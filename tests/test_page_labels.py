@@ -43,9 +43,22 @@ BROKEN = {
     "no line": (
         dict(page=PAGE + LISTING.replace("\n```{", "\n\n$$ V = V $$ (prp:y)\n\n```{", 1),
              notation=NOTATION.replace("$V, A$", "$A$")),
-        r"page.md:\d+:.*V has no line in the chapter on notation",
+        r"page.md:\d+:.*V has no line in the notation",
     ),
 }
+
+
+@pytest.mark.parametrize("letters, missing", [
+    ("| $V$ | values |", False), ("Those of {doc}`other`.", False), ("| $K$ | keys |", True),
+    ("Those of {doc}`the other <other>`.", False), ("Those of {doc}`another`.", True)])
+def test_a_letter_may_have_its_line_at_the_end_of_its_chapter(tmp_path, letters, missing):
+    page = PAGE + LISTING.replace("\n```{", "\n\n$$ V = V $$ (prp:y)\n\n```{", 1)
+    page += f"\n## Letters of this chapter\n\n{letters}\n"
+    other = read_text("\n## Letters of this chapter\n\n| $V$ | values |\n", "chapters/other.md")
+    notation = read_text(NOTATION.replace("$V, A$", "$A$"), "chapters/notation.md")
+    (tmp_path / "tests").mkdir()
+    book = Book([read_text(page, "chapters/page.md"), other, notation], {"page": (HEAD,)})
+    assert any("V has no line" in str(fault) for fault in label_faults(book, tmp_path)) == missing
 
 
 @pytest.mark.parametrize("test", ["check_vjp(f)", "t.assert_close(a, b)", "with pytest.raises(E): f()"])

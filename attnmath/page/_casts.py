@@ -97,15 +97,13 @@ SOFTMAX = Cast(
         "A": Letter(("n", "m")),
         "tau": Letter(("1", "1"), "positive"),
         "a": Letter(("1", "m")),
-        "u": Letter(("1", "m")),
         "c": Letter(("1", "1")),
         "P": Letter(("n", "m"), "eq:softmax"),
         "L": Letter(("n", "1"), "eq:logsumexp"),
-        "Lambda": Letter(("n", "m"), "eq:log_softmax"),
         "p": Letter(("1", "m"), "prp:softmax_row"),
         "J": Letter(("n", "m", "m"), "eq:softmax_jacobian"),
     },
-    outputs=("P", "L", "Lambda", "p"),
+    outputs=("P", "L", "p"),
     settings=(
         Setting("random", 1),
         Setting("random again", 2),
@@ -203,6 +201,7 @@ MOVES = Cast(
 )
 
 CHAPTERS = {
+    "index": (HEAD,),
     "adjoints": (MOVES,),
     "checking": (MOVES,),
     "softmax": (SOFTMAX,),

@@ -133,7 +133,7 @@ LAYER = Cast(
         "D": Letter(("H", "n", "1"), "prp:layer_statistic"),
     },
     outputs=("Y",),
-    rows={"q": "Q", "k": "K", "v": "V", "o": "O"},
+    rows={"q": "Q", "k": "K", "v": "V", "o": "O", "x": "X", "y": "Y", "z": "Z"},
     settings=(
         Setting("random bias", 51, change=calm()),
         Setting("causal", 52, change=calm(masked)),
@@ -179,6 +179,7 @@ SELF = Cast(
         "X'": Letter(("n", "d"), "prp:residual"),
     },
     outputs=("Y", "X'"),
+    rows={"q": "Q", "k": "K", "x": "X", "x'": "X'"},
     settings=(
         Setting("random bias", 61, change=calm()),
         Setting("causal", 62, change=calm(masked)),

@@ -9,7 +9,8 @@ import attnmath
 SHOWS = re.compile(  # other outputs than text, pictures and what the book's notebook module makes
     r"^\s*%+\w+|\bIPython\b|\bget_ipython\b|\bdisplay_pub\b|\bdisplay\s*\(|\b_repr_|\btext/(latex|markdown|html)\b"
     r"|\bapplication/|\b(sympy|pandas)\b|\b__(wrapped|code|module)__|\bglobals\s*\(", re.M)
-OWN = dict.fromkeys(("show", "as_table", "book_style", "answer", "checked"), "attnmath.page.notebook")
+OWN = dict.fromkeys(("show", "as_table", "book_style", "answer", "checked", "matrices", "draw_values"),
+                    "attnmath.page.notebook")
 OWN |= dict.fromkeys(attnmath.__all__, "attnmath")
 SET = ("alpha beta gamma delta epsilon theta kappa lambda Lambda mu nu phi chi psi tau sigma Sigma eta omega ell"
        " rho Pi partial dot hat bar tilde mathsf mathbf circ cdot times otimes sqrt frac langle rangle lVert rVert"

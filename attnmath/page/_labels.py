@@ -1,7 +1,8 @@
 """A label is a promise: a function, its listing, its test; a letter has its line.
 
 `eq:name` promises `attnmath.name`, a cell of its chapter that shows its source, in the lines
-of the display, and a test `test_name`. Every letter on a page has a line in a table of the chapter on notation.
+of the display, and a test `test_name`. Every letter on a page has a line in a table: in the notation, or at the
+end of its own chapter.
 """
 
 import ast
@@ -16,6 +17,7 @@ from attnmath.page._syntax import parse
 from attnmath.page._vocabulary import is_rule
 
 CHECK = re.compile(r"(check|assert|verify|raises)(_|$)")  # what a test calls that can fail
+LETTERS = "\n## Letters of this chapter\n"  # opens the tables at a chapter's end
 SKIPPED = re.compile(r"\b(skip|xfail)\b")
 
 
@@ -23,8 +25,8 @@ def label_faults(book, root: Path | None) -> list[Fault]:
     faults: list[Fault] = []
     seen: dict[str, Display] = {}
     tests = _tests(root) if root else None
-    letters = _letters(book) if root else None
     for chapter in book.chapters:
+        letters = _letters(book, chapter.stem) if root else None
         for display in chapter.displays:
             other = seen.setdefault(display.label.lower(), display)
             if other is not display:
@@ -85,18 +87,18 @@ def _asserts(test: ast.FunctionDef) -> bool:
     return named or any(map(CHECK.match, calls))
 
 
-def _letters(book) -> set[str]:
-    """The letters in the first cells of the tables of the chapter on notation."""
-    letters: set[str] = set()
-    for chapter in book.chapters:
-        if chapter.stem != "notation":
-            continue
-        for line in chapter.text.split("\n"):
-            cell = re.match(r"\s*\|([^|]*)\|", line)
-            for inline in re.findall(r"\$([^$]+)\$", cell.group(1)) if cell else ():
-                for part in inline.split(","):
-                    letters |= _read_letter(part)
-    return letters
+def _letters(book, stem: str) -> set[str]:
+    """The letters in the first cells of the tables of the notation, and of a chapter's own letters.
+
+    A chapter that names another one there has its letters as well.
+    """
+    texts = {chapter.stem: chapter.text for chapter in book.chapters}
+    own = texts.get(stem, "").partition(LETTERS)[2]
+    named = re.findall(r"\{doc\}`(?:[^`<]*<)?(\w+)>?`", own)
+    tables = [texts.get("notation", ""), own, *(texts.get(name, "").partition(LETTERS)[2] for name in named)]
+    cells = re.findall(r"^\s*\|([^|]*)\|", "\n".join(tables), re.M)
+    formulas = ",".join(inline for cell in cells for inline in re.findall(r"\$([^$]+)\$", cell))
+    return set().union(*map(_read_letter, formulas.split(",")))
 
 
 def _read_letter(text: str) -> set[str]:
@@ -120,6 +122,6 @@ def _unlisted(book, display: Display, letters: set[str]) -> list[Fault]:
             letter = node.args[1]
             known = any(cast.knows(letter) for cast in casts)
             if known and letter not in letters:
-                message = f"{letter} has no line in the chapter on notation"
+                message = f"{letter} has no line in the notation, nor among the letters of its chapter"
                 return [display.fault(PageError("letter", message, node.start))]
     return []

@@ -245,13 +245,14 @@ def _same(x: Value, y: Value, up_to_sign: bool, up_to_transpose: bool) -> None:
 
 
 def _equal(a, b) -> bool:
-    return a.members == b.members and a.relations == b.relations and _conditions(a) == _conditions(b)
+    parts = [(one.members, one.relations, _conditions(one), one.shape) for one in (a, b)]
+    return parts[0] == parts[1]
 
 
 def _alike(a, b) -> bool:
     """The same relations, on as many sides, under as many conditions of the same form."""
     form = [[(c[0], c[2], len(c[1])) for c in one.conditions] for one in (a, b)]
-    same = a.relations == b.relations and len(a.members) == len(b.members)
+    same = a.relations == b.relations and len(a.members) == len(b.members) and a.shape == b.shape
     return same and form[0] == form[1]
 
 

@@ -66,8 +66,15 @@ def _all(text: str, statements: tuple, cast: Cast) -> Iterator[Misprint]:
         for root in roots:
             yield from _of_tree(text, root, cast, indices)
         yield from _indices(text, statement, indices)
+        yield from _shapes(text, statement, cast)
         yield from conditions(text, statement, cast)
         yield from bounds(text, statement)
+
+
+def _shapes(text: str, statement: Statement, cast: Cast) -> Iterator[Misprint]:
+    """Another size in a shape."""
+    for size in statement.shape:
+        yield from (Misprint("size", size.start, size.end, other) for other in (*cast.sizes, "1"))
 
 
 def _indices(text: str, statement: Statement, indices: list) -> Iterator[Misprint]:

@@ -61,6 +61,7 @@ class Statement:
     conditions: tuple  # of (word, members, relations, start, end)
     start: int
     end: int
+    shape: tuple = ()  # (rows, columns), where the page says it
 
     @property
     def is_local(self) -> bool:
@@ -68,8 +69,9 @@ class Statement:
 
     @property
     def stop(self) -> int:
-        """Where the last of its conditions ends."""
-        return max([self.end, *(condition[4] for condition in self.conditions)])
+        """Where its shape, or the last of its conditions, ends."""
+        ends = [condition[4] for condition in self.conditions]
+        return max([self.end, *ends, *(node.end + 1 for node in self.shape)])  # with its parenthesis
 
     def nodes(self):
         for member in self.members:

@@ -1,6 +1,7 @@
 """From the LaTeX of a display to a tree of nodes that remember where they stand."""
 
 import re
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,7 +15,7 @@ WORDS = {
     "SIGN": "a sign", "OP": "an operation", "REL": "a relation", "LETTER": "a letter",
     "NUMBER": "a number", "LBRACE": "{", "RBRACE": "}", "LPAR": "(", "RPAR": ")",
     "QUAD": "a new statement", "BREAK": "a new line", "COND": "a condition",
-    "COMMA": "a comma", "$END": "the end", "FUNC": "a function",
+    "COMMA": "a comma", "SHAPE": "a shape", "$END": "the end", "FUNC": "a function",
 }  # fmt: skip
 
 
@@ -38,6 +39,9 @@ def parse(text: str) -> tuple[Statement, ...]:
         for item in line.children:
             if is_tree(item, "stmt"):
                 statements.append(_statement(item, conditions))
+            elif is_tree(item, "shape"):
+                shape = tuple(node_of(t) for t in item.children if not isinstance(t, Token))
+                statements[-1] = replace(statements[-1], shape=shape)
     return tuple(statements)
 
 

@@ -63,12 +63,21 @@ class Trial:
                 continue
             for frame in self.frames(statement, ignore):
                 bound = self.bound(frame, statement)
+                self.check_shape(frame, statement)
                 for a, relation, b in self.pairs(frame, statement.members, statement.relations):
                     try:
                         yield k, compare(a, relation, b[0], bound)
                     except PageError as error:
                         error.start = b[1].start
                         raise
+
+    def check_shape(self, frame: Frame, statement: Statement) -> None:
+        """The shape that the page writes beside a statement is that of its sides."""
+        if statement.shape:
+            shape = tuple(frame.evaluate(statement.members[0]).shape)
+            if shape != tuple(map(frame.integer, statement.shape)):
+                text = f"the left side has the shape {shape[0]} × {shape[1]} here"
+                raise PageError("shape", text, statement.shape[0].start)
 
     def frames(self, statement: Statement, ignore: bool = False) -> Iterator[Frame]:
         """One frame for each value of the free indices at which the conditions hold."""

@@ -5,6 +5,8 @@ import inspect
 import re
 import textwrap
 from contextlib import contextmanager
+from fractions import Fraction
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +111,47 @@ def checked(what, bound, *errors):
     if not worst <= bound:
         raise AssertionError(f"{what}: off by {worst:.1e}, more than {bound:g}")
     print(f"{what}: off by less than {bound:g}")
+
+
+def matrices(named):
+    """Print matrices side by side, each under its name, with their entries as fractions."""
+    blocks = []
+    for name, X in named.items():
+        rows = [[_fraction(x) for x in row] for row in np.reshape(X, (len(X), -1))]
+        width = [max(map(len, column)) for column in zip(*rows)]
+        lines = ["  ".join(x.rjust(w) for x, w in zip(row, width)) for row in rows]
+        wide = max(map(len, [name, *lines]))
+        blocks.append([line.ljust(wide) for line in [name, *lines]])
+    for parts in zip_longest(*blocks):
+        print("     ".join(x or " " * len(block[0]) for x, block in zip(parts, blocks)).rstrip())
+
+
+def _fraction(x):
+    return str(Fraction(float(x)).limit_denominator(1000)) if np.isfinite(x) else str(float(x))
+
+
+def draw_values(ax, P, V, do, gain):
+    """One query's picture: values as discs as large as their weights, the output, and the arrow do.
+
+    P (m,), V (m, 2), do (2,), gain (m,): on whose side of the output the loss grows with the score.
+    """
+    o = P @ V
+    reach = 0.3 * np.ptp(V, axis=0).max()
+    along = do / np.hypot(*do) * reach
+    across = np.array([-along[1], along[0]]) * 4
+    ax.plot(*np.transpose([o - across, o + across]), color="#777777", lw=1, ls="--")
+    for j, (v, weight, grows) in enumerate(zip(V, P, gain > 0), 1):
+        ax.scatter(*v, s=200 + 2400 * weight, c=PALETTE[0] if grows else PALETTE[1], zorder=3)
+        ax.text(*v, "+" if grows else "−", color="white", ha="center", va="center", fontsize=15, zorder=4)
+        ax.annotate(f"$v_{j}$", v, (0, 10 + 20 * weight**0.5), textcoords="offset points",
+                    ha="center", va="bottom", bbox={"fc": "white", "ec": "none", "pad": 0.5}, zorder=4)
+    ax.annotate("", o + along, o, arrowprops={"arrowstyle": "-|>", "lw": 2.2, "color": "black"}, zorder=5)
+    ax.text(*(o + 1.25 * along), "$do$", ha="center", va="center")
+    ax.scatter(*o, s=60, marker="D", c="black", zorder=5)
+    ax.annotate("$o$", o, (-9, -9), textcoords="offset points", ha="right", va="top")
+    low, high = V.min(axis=0) - 0.8 * reach, V.max(axis=0) + reach
+    ax.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), aspect="equal")
+    ax.set_axis_off()
 
 
 def as_table(text):
