@@ -47,7 +47,7 @@ help:
 	@echo 'make words       the same for notebooks whose code is as it was; runs nothing'
 	@echo 'make ledger      measure every equation, prove it and try its misprints; write $(LEDGER)'
 	@echo 'make fresh-ledger  the same, compared with $(LEDGER) byte for byte (minutes)'
-	@echo 'make pages       write the overview of the sources, errata, cheat sheet and museum again'
+	@echo 'make pages       write the overview of the sources, errata, cheat sheet, museum and contents again'
 	@echo 'make museum      measure again which tests accept the mistakes of the museum (minutes)'
 	@echo 'make trained     train the transformer of the chapter on training again (minutes)'
 	@echo 'make second-order  measure time and memory of the derivatives of attention again (20 minutes)'
@@ -95,9 +95,9 @@ $(DONE)/ledger: $(READY) $(TEXTS) $(PACKAGE) tests/equivalent_misprints.txt | $(
 	$(PY) -m attnmath.page ledger --check
 	@touch $@
 
-# The overview of the sources, the errata, the cheat sheet and the museum's list are made from what
-# stands elsewhere.
-$(DONE)/made: $(READY) $(TEXTS) $(PACKAGE) tools/pages.py tools/register.py tools/museum.py tools/museum_page.py $(wildcard chapters/register/*) chapters/museum.yml attnmath/museum.json | $(DONE)
+# The overview of the sources, the errata, the cheat sheet, the museum's list and the contents in
+# README.md are made from what stands elsewhere.
+$(DONE)/made: $(READY) $(TEXTS) $(PACKAGE) README.md _config.yml _toc.yml tools/pages.py tools/plain.py tools/register.py tools/museum.py tools/museum_page.py $(wildcard chapters/register/*) chapters/museum.yml attnmath/museum.json | $(DONE)
 	$(PY) tools/pages.py check
 	$(PY) tools/museum.py check
 	@touch $@

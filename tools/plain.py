@@ -35,14 +35,14 @@ class Unknown(Exception):
 
 
 def contents(root):
-    """The files of the book in their order, each with the number of its chapter or None."""
+    """The pages of the book in their order: part, file, and the number of the chapter or None."""
     toc = yaml.safe_load((root / "_toc.yml").read_text("utf-8"))
-    yield toc["root"], None
+    yield "", toc["root"], None
     number = 0
     for part in toc.get("parts", [toc]):
         for entry in part.get("chapters", []):
             number += bool(part.get("numbered"))
-            yield entry["file"], number if part.get("numbered") else None
+            yield part.get("caption", ""), entry["file"], number if part.get("numbered") else None
 
 
 def raw(markdown):
@@ -86,7 +86,7 @@ class Book:
         self.texts = {path.stem: path.read_text("utf-8") for path in sorted(folder.glob("*.md"))}
         self.titles, self.places, self.numbers = {}, {}, {}
         counts = Counter()
-        for file, chapter in contents(folder.parent):
+        for _, file, chapter in contents(folder.parent):
             stem = file.rpartition("/")[2].removesuffix(".ipynb")
             for kind, label in self.labels(stem):
                 counts[kind, chapter] += 1
