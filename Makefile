@@ -35,7 +35,7 @@ ALONE := -p no:hypothesispytest    # half a second for each worker that has note
 CHECKS := $(DONE)/pairs $(DONE)/ledger $(DONE)/made $(DONE)/pages $(DONE)/notebooks
 LEDGER := chapters/ledger.md
 
-.PHONY: book test test-adapters check html env lab notebooks words ledger fresh-ledger pages museum trained second-order misprints proofs portable lint mutants exact-mutants identities wheel accessible clean help
+.PHONY: book test test-adapters check html env lab notebooks text ledger fresh-ledger pages museum trained second-order misprints proofs portable lint mutants exact-mutants identities wheel accessible clean help
 
 help:
 	@echo 'make book        check every page and notebook, then build _build/html'
@@ -44,7 +44,7 @@ help:
 	@echo 'make test        all tests and notebooks'
 	@echo 'make test-adapters  the functions on JAX'"'"'s arrays; installs JAX into the environment'
 	@echo 'make notebooks   texts -> executed notebooks, byte for byte reproducible'
-	@echo 'make words       the same for notebooks whose code is as it was; runs nothing'
+	@echo 'make text        the same for notebooks whose code is as it was; runs nothing'
 	@echo 'make ledger      measure every equation, prove it and try its misprints; write $(LEDGER)'
 	@echo 'make fresh-ledger  the same, compared with $(LEDGER) byte for byte (minutes)'
 	@echo 'make pages       write the overview of the sources, errata, cheat sheet, museum and contents again'
@@ -137,8 +137,8 @@ test: $(READY)
 notebooks: $(READY)
 	$(PY) tools/nb.py run
 
-words: $(READY)
-	$(PY) tools/nb.py words
+text: $(READY)
+	$(PY) tools/nb.py text
 
 ledger: $(READY)
 	$(PY) -m attnmath.page ledger

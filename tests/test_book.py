@@ -250,12 +250,12 @@ def nb_says(folder, *words):
 def test_words_are_made_again_without_a_run_unless_the_code_has_changed(pair):
     folder, _, _ = pair
     text = folder / "pair.md"
-    assert nb_says(folder, "words") == (0, "pair.ipynb: unchanged\n")
+    assert nb_says(folder, "text") == (0, "pair.ipynb: unchanged\n")
     text.write_text(PAIR.replace("# A chapter", "# Another"))
-    assert nb_says(folder, "words") == (0, "pair.ipynb: written\n")
+    assert nb_says(folder, "text") == (0, "pair.ipynb: written\n")
     assert list(nb.check(folder)) == []
     text.write_text(PAIR.replace("1 + 1", "1 + 2"))
-    assert nb_says(folder, "words") == (1, "pair.ipynb: its code has changed; run it\n")
+    assert nb_says(folder, "text") == (1, "pair.ipynb: its code has changed; run it\n")
 
 
 def test_code_that_was_changed_in_a_notebook_is_taken_back_into_its_text(pair):
@@ -516,6 +516,8 @@ parts: [{caption: One head, numbered: true, chapters: [{file: chapters/attention
     assert run.returncode == 0, run.stdout + run.stderr
     page = (tmp_path / "_build" / "html" / "chapters" / "attention_map.html").read_text("utf-8")
     assert "Fig. 1.1" in page and "in the notebook" not in run.stderr
+    source, name = re.search(r'href="../(_modules/attnmath/\w+.html)#(\w+)">attnmath/', page).groups()
+    assert f'id="{name}"' in (tmp_path / "_build" / "html" / source).read_text("utf-8")
 
 
 def test_every_command_in_the_texts_is_in_the_makefile():

@@ -3,7 +3,7 @@
     python tools/nb.py check              each notebook is its text's, each was run, and the table
                                           of contents lists every chapter
     python tools/nb.py run [name ...]     make the notebooks from the texts, byte for byte the same
-    python tools/nb.py words [name ...]   the same where the code is as it was: its outputs stay, nothing runs
+    python tools/nb.py text [name ...]    the same where the code is as it was: its outputs stay, nothing runs
     python tools/nb.py code name ...      back into the text what was changed in a notebook's code
     python tools/nb.py colab FOLDER       copies that install the package first, for Colab
 
@@ -301,7 +301,7 @@ def main(argv=None):
     run = commands.add_parser("run")
     run.add_argument("names", nargs="*", help="chapters; all when none is named")
     run.add_argument("--jobs", type=int, default=2)
-    commands.add_parser("words").add_argument("names", nargs="*", help="chapters; all when none is named")
+    commands.add_parser("text").add_argument("names", nargs="*", help="chapters; all when none is named")
     commands.add_parser("code").add_argument("names", nargs="+", help="chapters")
     to_colab = commands.add_parser("colab")
     to_colab.add_argument("folder", type=Path)
@@ -324,7 +324,7 @@ def main(argv=None):
         complaints = [wrong for name in names for wrong in take_code(known[name])]
         print("\n".join(complaints), end="\n" * bool(complaints))
         return bool(complaints)
-    if args.command == "words":
+    if args.command == "text":
         book, stale = plain.Book(args.chapters), []
         for name in names:
             changed = say_again(known[name], book)
