@@ -28,14 +28,14 @@ TEXTS := $(wildcard chapters/*.md)
 NOTEBOOKS := $(wildcard chapters/*.ipynb)
 TESTS := $(wildcard tests/*)
 ENGINE := $(filter attnmath/page/%,$(PACKAGE))
-PAGE_FILES := $(wildcard chapters/_ext/* chapters/_static/* chapters/*.bib chapters/*.svg) _config.yml _toc.yml
+PAGE_FILES := $(wildcard chapters/_ext/* chapters/_static/* chapters/*.bib chapters/*.svg) tools/nb.py tools/plain.py _config.yml _toc.yml
 KERNELS := $(PY) tools/kernels.py    # forks the kernels of a command's notebooks
 NBVAL := --nbval --nbval-kernel-name=book --nbval-cell-timeout=60 -n $(JOBS) --dist loadfile
 ALONE := -p no:hypothesispytest    # half a second for each worker that has notebooks alone
 CHECKS := $(DONE)/pairs $(DONE)/ledger $(DONE)/made $(DONE)/pages $(DONE)/notebooks
 LEDGER := chapters/ledger.md
 
-.PHONY: book test test-adapters check html env lab notebooks ledger fresh-ledger pages museum trained second-order misprints proofs portable lint mutants exact-mutants identities wheel accessible clean help
+.PHONY: book test test-adapters check html env lab notebooks text ledger fresh-ledger pages museum trained second-order misprints proofs portable lint mutants exact-mutants identities wheel accessible clean help
 
 help:
 	@echo 'make book        check every page and notebook, then build _build/html'
@@ -44,9 +44,10 @@ help:
 	@echo 'make test        all tests and notebooks'
 	@echo 'make test-adapters  the functions on JAX'"'"'s arrays; installs JAX into the environment'
 	@echo 'make notebooks   texts -> executed notebooks, byte for byte reproducible'
+	@echo 'make text        the same for notebooks whose code is as it was; runs nothing'
 	@echo 'make ledger      measure every equation, prove it and try its misprints; write $(LEDGER)'
 	@echo 'make fresh-ledger  the same, compared with $(LEDGER) byte for byte (minutes)'
-	@echo 'make pages       write the overview of the sources, errata, cheat sheet and museum again'
+	@echo 'make pages       write the overview of the sources, errata, cheat sheet, museum and contents again'
 	@echo 'make museum      measure again which tests accept the mistakes of the museum (minutes)'
 	@echo 'make trained     train the transformer of the chapter on training again (minutes)'
 	@echo 'make second-order  measure time and memory of the derivatives of attention again (20 minutes)'
@@ -86,7 +87,7 @@ $(DONE)/pages: $(READY) $(TEXTS) $(PACKAGE) $(TESTS) | $(DONE)
 	$(PY) -m attnmath.page check
 	@touch $@
 
-$(DONE)/pairs: $(READY) $(TEXTS) $(NOTEBOOKS) tools/nb.py _toc.yml | $(DONE)
+$(DONE)/pairs: $(READY) $(TEXTS) $(NOTEBOOKS) tools/nb.py tools/plain.py chapters/references.bib _toc.yml | $(DONE)
 	$(PY) tools/nb.py check
 	@touch $@
 
@@ -94,9 +95,9 @@ $(DONE)/ledger: $(READY) $(TEXTS) $(PACKAGE) tests/equivalent_misprints.txt | $(
 	$(PY) -m attnmath.page ledger --check
 	@touch $@
 
-# The overview of the sources, the errata, the cheat sheet and the museum's list are made from what
-# stands elsewhere.
-$(DONE)/made: $(READY) $(TEXTS) $(PACKAGE) tools/pages.py tools/register.py tools/museum.py tools/museum_page.py $(wildcard chapters/register/*) chapters/museum.yml attnmath/museum.json | $(DONE)
+# The overview of the sources, the errata, the cheat sheet, the museum's list and the contents in
+# README.md are made from what stands elsewhere.
+$(DONE)/made: $(READY) $(TEXTS) $(PACKAGE) README.md _config.yml _toc.yml tools/pages.py tools/plain.py tools/register.py tools/museum.py tools/museum_page.py $(wildcard chapters/register/*) chapters/museum.yml attnmath/museum.json | $(DONE)
 	$(PY) tools/pages.py check
 	$(PY) tools/museum.py check
 	@touch $@
@@ -135,6 +136,9 @@ test: $(READY)
 
 notebooks: $(READY)
 	$(PY) tools/nb.py run
+
+text: $(READY)
+	$(PY) tools/nb.py text
 
 ledger: $(READY)
 	$(PY) -m attnmath.page ledger
@@ -183,11 +187,12 @@ $(ENV)/.ready-%: requirements-%.lock $(READY)
 	@$(PY) -m pip install --quiet --requirement $<
 	@touch $@
 
-# Trusted, so that figures show; what Jupyter remembers stays in the environment.
+# Trusted, so that figures show; what Jupyter remembers stays in the environment. What is listed
+# and opened first: tools/jupyter_config.py.
 lab: export JUPYTER_DATA_DIR := $(CURDIR)/$(ENV)/share/jupyter
 lab: $(ENV)/.ready-lab
 	@$(if $(NOTEBOOKS),$(PY) -m nbformat.sign $(NOTEBOOKS) > /dev/null)
-	$(PY) -m jupyterlab --notebook-dir=chapters --LabApp.news_url= \
+	$(PY) -m jupyterlab --config=tools/jupyter_config.py --LabApp.news_url= \
 	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate $(LAB)
 
 test-adapters: $(ENV)/.ready-adapters

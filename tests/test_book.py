@@ -1,13 +1,16 @@
 """What the book promises apart from its formulas: pairs, contents, links, commands, licences."""
 
+import ast
 import contextlib
 import importlib.util
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
+from fnmatch import fnmatch
 from itertools import chain
 from pathlib import Path
 from unittest import mock
@@ -87,7 +90,7 @@ def pair(tmp_path):
     folder.mkdir()
     (tmp_path / "_toc.yml").write_text(CONTENTS)
     (folder / "pair.md").write_text(PAIR)
-    book = nb.read_text(folder / "pair.md")
+    book = nb.derive(folder / "pair.md")
     book.cells[1].execution_count = 1
     book.cells[1].outputs = [nbformat.v4.new_output("stream", name="stdout", text="2\n")]
 
@@ -225,10 +228,78 @@ def test_an_error_in_a_cell_is_told_with_its_line(pair):
 
 
 def test_notebooks_for_colab_install_the_package_first(pair, tmp_path):
+    folder, book, save = pair
+    book.cells[0].source += "\n\n[a](pair.ipynb#b) [c](errata.md) [d](../attnmath/_step.py) [e](https://x.y/z.md)"
+    save()
+    nb.colab(folder, tmp_path / "colab", "https://github.com/a/b", "c0ffee")
+    first, second, *_ = nbformat.read(tmp_path / "colab" / "pair.ipynb", as_version=4).cells
+    assert first.source == '%pip install --quiet "attnmath[page] @ git+https://github.com/a/b@c0ffee"'
+    assert re.findall(r"\]\((.*?)\)", second.source) == [
+        "https://colab.research.google.com/github/a/b/blob/colab/pair.ipynb#b",
+        "https://github.com/a/b/blob/c0ffee/chapters/errata.md",
+        "https://github.com/a/b/blob/c0ffee/attnmath/_step.py", "https://x.y/z.md"]
+
+
+def nb_says(folder, *words):
+    run = subprocess.run([sys.executable, ROOT / "tools" / "nb.py", "--chapters", folder, *words],
+                         capture_output=True, text=True)
+    assert not run.stderr
+    return run.returncode, run.stdout
+
+
+def test_words_are_made_again_without_a_run_unless_the_code_has_changed(pair):
     folder, _, _ = pair
-    nb.colab(folder, tmp_path / "colab", "https://example.org/a/b", "c0ffee")
-    first = nbformat.read(tmp_path / "colab" / "pair.ipynb", as_version=4).cells[0]
-    assert first.source == '%pip install --quiet "attnmath[page] @ git+https://example.org/a/b@c0ffee"'
+    text = folder / "pair.md"
+    assert nb_says(folder, "text") == (0, "pair.ipynb: unchanged\n")
+    text.write_text(PAIR.replace("# A chapter", "# Another"))
+    assert nb_says(folder, "text") == (0, "pair.ipynb: written\n")
+    assert list(nb.check(folder)) == []
+    text.write_text(PAIR.replace("1 + 1", "1 + 2"))
+    assert nb_says(folder, "text") == (1, "pair.ipynb: its code has changed; run it\n")
+
+
+def test_code_that_was_changed_in_a_notebook_is_taken_back_into_its_text(pair):
+    folder, book, save = pair
+    book.cells[0].source = "# Not this"
+    book.cells[1].source = "print(2 + 0)"
+    save()
+    assert nb_says(folder, "code", "pair") == (0, "")
+    assert (folder / "pair.md").read_text() == PAIR.replace("1 + 1", "2 + 0")
+    twice = PAIR + "\n```{code-cell} ipython3\nprint(1 + 1)\n```\n"
+    (folder / "pair.md").write_text(twice)
+    assert nb_says(folder, "code", "pair") == (1, "pair.md: the place of the cell pair-002 is not found\n")
+    assert (folder / "pair.md").read_text() == twice
+
+
+def test_saving_in_the_lab_writes_the_notebook_alone():
+    assert "formats" not in PROJECT["tool"]["jupytext"]
+    assert not any("formats" in yaml.safe_load(path.read_text("utf-8")[4:].split("\n---\n")[0])["jupytext"]
+                   for path in nb.texts(CHAPTERS).values())
+
+
+def lab_config():
+    class Config(dict):
+        def __getattr__(self, name):
+            return self.setdefault(name, Config())
+
+        __setattr__ = dict.__setitem__
+
+    config = Config()
+    path = ROOT / "tools" / "jupyter_config.py"
+    exec(compile(path.read_text("utf-8"), path, "exec"), {"get_config": lambda: config, "__file__": str(path)})
+    return config
+
+
+def test_the_lab_lists_each_chapter_once_and_opens_the_first():
+    config = lab_config()
+    listed = [path.stem for path in CHAPTERS.iterdir() if path.suffix in (".md", ".ipynb")
+              and not any(fnmatch(path.name, glob) for glob in config.ContentsManager["hide_globs"])]
+    assert sorted(listed) == sorted({path.stem for path in CHAPTERS.glob("*.md")})
+    assert (ROOT / config.LabApp["default_url"].removeprefix("/lab/tree/")).is_file()
+    assert Path(config.ServerApp["root_dir"]) == ROOT     # so that links to the package open
+    lab = (ROOT / "Makefile").read_text("utf-8").split("\nlab: $(ENV)")[1].split("\n\n")[0]
+    assert "--config=tools/jupyter_config.py" in lab and "-dir" not in lab
+    assert "tools/jupyter_config.py" in (ROOT / ".binder" / "postBuild").read_text("utf-8")
 
 
 # ---- what the chapters may contain -----------------------------------------------------------
@@ -282,6 +353,38 @@ def test_no_cell_computes_with_memory_that_nobody_has_set(path):
     """What `empty` holds depends on what ran before: now and then a product of it overflows, and warns."""
     cells = (cell.source for cell in nb.read_text(path).cells if cell.cell_type == "code")
     assert not any(re.search(r"\b(np|torch)\.empty(_like)?\(|\bnew_empty\(", source) for source in cells)
+
+
+def figure_faults(source):
+    """Why a reader who changes a seed may not see the figure of this cell first, and then a sentence."""
+    nodes = list(ast.walk(ast.parse(source)))
+    shown = [node.lineno for node in nodes if isinstance(node, ast.Call) and ast.unparse(node) == "plt.show()"]
+    if not shown:
+        yield "no plt.show()"
+    for node in nodes:
+        if isinstance(node, ast.Assert) and shown:
+            if node.lineno < shown[-1]:
+                yield f"asserted before the figure is shown: {ast.unparse(node.test)}"
+            elif not node.msg:
+                yield f"asserted without a sentence: {ast.unparse(node.test)}"
+
+
+@pytest.mark.parametrize(("source", "faults"), [
+    ("ax.plot(x)\nplt.show()\nassert x, 'No line is left.'", 0),
+    ("ax.plot(x)\nplt.show()", 0),
+    ("assert x, 'No line is left.'\nplt.show()", 1),
+    ("for a in x:\n    assert a\nplt.show()\nassert x", 2),
+    ("ax.plot(x)", 1),
+])
+def test_a_figure_that_is_not_shown_first_is_seen(source, faults):
+    assert len(list(figure_faults(source))) == faults
+
+
+@pytest.mark.parametrize("path", [path for path in TEXTS if path.stem in nb.texts(CHAPTERS)],
+                         ids=lambda path: path.stem)
+def test_a_figure_is_shown_first_and_what_no_longer_holds_is_then_said(path):
+    figures = [cell.source for cell in nb.read_text(path).cells if "figure" in cell.metadata.get("mystnb", {})]
+    assert [fault for source in figures for fault in figure_faults(source)] == []
 
 
 def test_names_inside_a_figure_do_not_depend_on_last_digits():
@@ -362,6 +465,59 @@ def test_the_readme_links_to_files_that_are_there():
     assert len(links) >= 4
     assert all((ROOT / target).is_file() for _, target in links)
     assert all(len(text) > 1 for text, _ in links)
+
+
+def test_the_readme_has_the_book_s_contents():
+    pages = load(ROOT / "tools" / "pages.py")
+    assert readme() == pages.contents(ROOT), "make pages"
+    files = re.findall(r"^\|.*\[.*\]\((chapters/.*)\) \|$", readme(), re.MULTILINE)
+    assert files == [f"{file}{'' if file.endswith('.ipynb') else '.md'}" for _, file, _ in nb.plain.contents(ROOT)]
+
+
+def test_contents_that_are_out_of_date_are_seen(tmp_path):
+    for name in ("chapters", "_config.yml", "_toc.yml"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "README.md").write_text(readme().replace("Start here", "Begin here"), "utf-8")
+    assert load(ROOT / "tools" / "pages.py").contents(tmp_path) == readme()
+
+
+def addresses(config, readme, citation):
+    """Where README and CITATION.cff say that the book is, where the configuration has it or not."""
+    address = yaml.safe_load(config)["html"]["baseurl"]
+    if (f"The book is at <{address}>." in readme) != bool(address) or "The book is at <>" in readme:
+        yield "README.md"
+    if yaml.safe_load(citation).get("url", "") != address:
+        yield "CITATION.cff"
+
+
+def test_the_published_address_stands_in_one_place():
+    config, citation = ((ROOT / name).read_text("utf-8") for name in ("_config.yml", "CITATION.cff"))
+    assert list(addresses(config, readme(), citation)) == []
+    there = "html: {baseurl: 'https://example.org'}"
+    assert list(addresses(there, "Read.", citation.split("\nurl:")[0])) == ["README.md", "CITATION.cff"]
+    assert list(addresses(there, "The book is at <https://example.org>.", "url: https://example.org")) == []
+
+
+def test_the_book_is_built_without_make(tmp_path):
+    """README's very commands, on a copy with a short table of contents; pip finds everything installed."""
+    commands = re.search(r"Without make.*?```text\n(.*?)```", readme(), re.DOTALL)[1]
+    assert commands.count("pip install") == 2 and commands.endswith("jupyter-book build .\n")
+    for path in tracked():
+        copy = tmp_path / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+    (tmp_path / "_toc.yml").write_text("""format: jb-book
+root: chapters/index.ipynb
+parts: [{caption: One head, numbered: true, chapters: [{file: chapters/attention_map.ipynb}]}]
+""")
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+           "PYTHONPATH": str(tmp_path), "PIP_DRY_RUN": "1", "PIP_NO_INDEX": "1"}
+    run = subprocess.run(["bash", "-ec", commands], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    page = (tmp_path / "_build" / "html" / "chapters" / "attention_map.html").read_text("utf-8")
+    assert "Fig. 1.1" in page and "in the notebook" not in run.stderr
+    source, name = re.search(r'href="../(_modules/attnmath/\w+.html)#(\w+)">attnmath/', page).groups()
+    assert f'id="{name}"' in (tmp_path / "_build" / "html" / source).read_text("utf-8")
 
 
 def test_every_command_in_the_texts_is_in_the_makefile():
@@ -459,7 +615,8 @@ def test_data_that_chapters_print_are_prerequisites(tmp_path):
     assert "_build/.done/made" in stale("chapters/museum.yml") & stale("chapters/register/blog.yml")
     assert "_build/.done/ledger" in stale("tests/equivalent_misprints.txt")
     assert "_build/.done/html" in stale("chapters/references.bib")
-    assert stale("README.md") == set()
+    assert stale("README.md") == {"_build/.done/made", "_build/.done/book"}    # it has the contents
+    assert stale("CONTRIBUTING.md") == set()
 
 
 def test_make_refuses_an_old_python_in_words(tmp_path):

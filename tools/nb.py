@@ -1,10 +1,13 @@
-"""Chapters are texts (.md, MyST) with paired notebooks (.ipynb) that carry the stored outputs.
+"""Chapters are texts (.md, MyST); their notebooks (.ipynb) are made from them and carry the stored outputs.
 
-    python tools/nb.py check              each pair says the same, each notebook was run, and
-                                          the table of contents lists every chapter
+    python tools/nb.py check              each notebook is its text's, each was run, and the table
+                                          of contents lists every chapter
     python tools/nb.py run [name ...]     make the notebooks from the texts, byte for byte the same
+    python tools/nb.py text [name ...]    the same where the code is as it was: its outputs stay, nothing runs
+    python tools/nb.py code name ...      back into the text what was changed in a notebook's code
     python tools/nb.py colab FOLDER       copies that install the package first, for Colab
 
+What a notebook says stands in plain Markdown, for hosts that know no MyST: see plain.py.
 `check` compares contents, never file times: after a clone, times say nothing.
 """
 
@@ -18,6 +21,9 @@ from pathlib import Path
 import jupytext
 import nbformat
 import yaml
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import plain  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = jupytext.config.load_jupytext_configuration_file(str(ROOT / "pyproject.toml"))
@@ -81,15 +87,55 @@ def environment():
     return {**env, "PYTHONHASHSEED": "0", "PYTHONPATH": path}
 
 
+def derive(path, book=None):
+    """The chapter's text as the notebook that is stored, without outputs."""
+    return (book or plain.Book(path.parent)).notebook(read_text(path), path.stem)
+
+
 def make(path, kernel_name=None, env=None):
     """Text to executed notebook; returns whether the file changed."""
-    book = execute(read_text(path), path.parent, kernel_name, env)
+    return store(path, execute(derive(path), path.parent, kernel_name, env))
+
+
+def store(path, book):
+    """Write a chapter's notebook; returns whether the file changed."""
     new = nbformat.writes(book, version=4).rstrip("\n") + "\n"
     target = path.with_suffix(".ipynb")
     if target.exists() and target.read_text("utf-8") == new:
         return False
     target.write_text(new, "utf-8")
     return True
+
+
+def code(book):
+    return {cell.id: cell for cell in book.cells if cell.cell_type == "code"}
+
+
+def sources(book):
+    return [(id, cell.source) for id, cell in code(book).items()]
+
+
+def say_again(path, book):
+    """The notebook's words from the text, with the outputs that it has; whether it changed, or None."""
+    new, old = derive(path, book), nbformat.read(path.with_suffix(".ipynb"), as_version=4)
+    if sources(new) != sources(old):
+        return None
+    for id, cell in code(new).items():
+        cell.update(outputs=code(old)[id].outputs, execution_count=code(old)[id].execution_count)
+    return store(path, new)
+
+
+def take_code(path):
+    """What was changed in the notebook's code, into the text; yields what is not found there once."""
+    text = path.read_text("utf-8")
+    stored = code(nbformat.read(path.with_suffix(".ipynb"), as_version=4))
+    for id, cell in code(read_text(path)).items():
+        before, after = (f"\n{source}\n```" for source in (cell.source, stored.get(id, cell).source))
+        if before != after and text.count(before) != 1:
+            yield f"{path.name}: the place of the cell {id} is not found"
+        elif before != after:
+            text = text.replace(before, after)
+    path.write_text(text, "utf-8")
 
 
 def place(path, error):
@@ -180,7 +226,7 @@ def mathematics(markdown):
 
 
 def check_text(name, path):
-    """The text's own header is the one that JupyterLab writes, so that saving changes nothing."""
+    """The text's own header is the one that jupytext writes."""
     source = path.read_text("utf-8")
     if not source.startswith("---\n"):
         yield f"{name}.md: no header"
@@ -212,27 +258,37 @@ def check_toc(root):
 def check(folder):
     """Every complaint about the pairs in a folder and about its place in the book."""
     yield from check_toc(folder.parent)
-    sources = texts(folder)
+    chapters, words = texts(folder), plain.Book(folder)
     for path in sorted(folder.glob("*.ipynb")):
-        if path.stem not in sources:
+        if path.stem not in chapters:
             yield f"{path.name}: a notebook without a text"
-    for name, path in sources.items():
+    for name, path in chapters.items():
         target = path.with_suffix(".ipynb")
         if not target.exists():
             yield f"{name}.md: a text with code and no notebook; make notebooks"
             continue
         book = nbformat.read(target, as_version=4)
         yield from check_text(name, path)
-        yield from check_cells(name, read_text(path), book)
+        try:
+            text = derive(path, words)
+        except plain.Unknown as unknown:
+            yield f"{name}.md: {unknown} is not there, or not known outside of the book"
+            continue
+        yield from (f"{name}.md: {wrong}" for wrong in plain.disturbed(text))
+        yield from check_cells(name, text, book)
         yield from check_outputs(name, book)
 
 
 def colab(folder, target, repository, commit):
-    """Copies of the notebooks whose first cell installs the package at this commit."""
+    """Copies of the notebooks that install the package at this commit first, and whose links need no folder."""
     target.mkdir(parents=True, exist_ok=True)
     line = f'%pip install --quiet "attnmath[page] @ git+{repository}@{commit}"'
+    here = repository.replace("https://github.com", "https://colab.research.google.com/github")
     for name, path in texts(folder).items():
-        book = nbformat.read(path.with_suffix(".ipynb"), as_version=4)
+        source = path.with_suffix(".ipynb").read_text("utf-8")
+        source = re.sub(r"\]\((?=\w+\.ipynb)", f"]({here}/blob/colab/", source)
+        source = re.sub(r"\]\((?=\w+\.md)", f"]({repository}/blob/{commit}/chapters/", source)
+        book = nbformat.reads(source.replace("](../", f"]({repository}/blob/{commit}/"), as_version=4)
         book.cells.insert(0, nbformat.v4.new_code_cell(line, id=f"{name}-install"))
         (target / f"{name}.ipynb").write_text(nbformat.writes(book, version=4) + "\n", "utf-8")
 
@@ -245,6 +301,8 @@ def main(argv=None):
     run = commands.add_parser("run")
     run.add_argument("names", nargs="*", help="chapters; all when none is named")
     run.add_argument("--jobs", type=int, default=2)
+    commands.add_parser("text").add_argument("names", nargs="*", help="chapters; all when none is named")
+    commands.add_parser("code").add_argument("names", nargs="+", help="chapters")
     to_colab = commands.add_parser("colab")
     to_colab.add_argument("folder", type=Path)
     to_colab.add_argument("--repository", required=True)
@@ -262,6 +320,18 @@ def main(argv=None):
     unknown = [name for name in names if name not in known]
     if unknown:
         parser.error(f"no chapter with code is called {', '.join(unknown)}; there are {', '.join(known)}")
+    if args.command == "code":
+        complaints = [wrong for name in names for wrong in take_code(known[name])]
+        print("\n".join(complaints), end="\n" * bool(complaints))
+        return bool(complaints)
+    if args.command == "text":
+        book, stale = plain.Book(args.chapters), []
+        for name in names:
+            changed = say_again(known[name], book)
+            stale += [name] * (changed is None)
+            said = {None: "its code has changed; run it", True: "written", False: "unchanged"}
+            print(f"{name}.ipynb: {said[changed]}")
+        return bool(stale)
     if len(names) < 3:      # sooner done than the libraries of all kernels are imported
         return run_all(names, known, args.jobs)
     from kernels import NAME, serving

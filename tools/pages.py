@@ -1,5 +1,7 @@
 """Pages made from what stands elsewhere: the overview of the sources, the errata, the cheat sheet.
 
+The table of contents in README.md is made as well, from `_toc.yml` and the titles of the chapters.
+
     python tools/pages.py           write them
     python tools/pages.py check     whether they are current, and the register without a fault
 """
@@ -14,11 +16,14 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from register import ERRATA, SOURCES, VERDICTS, Register  # noqa: E402
 
+import plain  # noqa: E402
 from attnmath.page._book import Book  # noqa: E402
 from attnmath.page._trial import Trial  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 MADE = "This page is made by `make pages`, from {}."
+
+BEGIN, END = "<!-- The next lines are made by `make pages`. -->\n", "<!-- Until here. -->"    # in README.md
 
 OVERVIEW = f"""# What the sources say
 
@@ -183,9 +188,23 @@ def shape_of(book: Book, cast, statement) -> str:
     return "a number" if shape == (1, 1) else "$" + r" \times ".join(names[s] for s in shape) + "$"
 
 
+def contents(root: Path) -> str:
+    """README.md with the book's contents, each line opening a notebook, and the book's address if it has one."""
+    before, _, rest = (root / "README.md").read_text("utf-8").partition(BEGIN)
+    address = yaml.safe_load((root / "_config.yml").read_text("utf-8"))["html"]["baseurl"]
+    titles, rows, above = plain.Book(root / "chapters").titles, [], ""
+    for part, file, number in plain.contents(root):
+        name = file if file.endswith(".ipynb") else f"{file}.md"
+        rows.append(["" if part == above else part, number or "", f"[{titles[Path(name).stem]}]({name})"])
+        above = part
+    said = f"The book is at <{address}>. " * bool(address) + "Each line opens a chapter's notebook."
+    lines = [before + BEGIN, said, "", *table(["part", "", "chapter"], rows), END]
+    return "\n".join(lines) + rest.partition(END)[2]
+
+
 def pages(root: Path, register: Register) -> dict[str, str]:
-    return {"sources.md": overview(register), "errata.md": errata(register),
-            "cheat_sheet.md": cheat_sheet(root)}
+    return {"chapters/sources.md": overview(register), "chapters/errata.md": errata(register),
+            "chapters/cheat_sheet.md": cheat_sheet(root), "README.md": contents(root)}
 
 
 def main() -> int:
@@ -198,15 +217,15 @@ def main() -> int:
         print("\n".join(f"chapters/register: {fault}" for fault in wrong))
         return 1
     for name, text in pages(ROOT, register).items():
-        path = ROOT / "chapters" / name
+        path = ROOT / name
         if path.exists() and path.read_text("utf-8") == text:
             continue
         if command == "check":
             wrong.append(name)
-            print(f"chapters/{name} is stale; run make pages")
+            print(f"{name} is stale; run make pages")
         else:
             path.write_text(text, "utf-8")
-            print(f"chapters/{name}: written")
+            print(f"{name}: written")
     return 1 if wrong else 0
 
 

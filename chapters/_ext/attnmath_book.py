@@ -1,8 +1,10 @@
 """What this book adds to Sphinx.
 
+* A page is its text and what the notebook's cells printed. The notebook's own words are for hosts
+  that know no MyST; the numbers that they have are compared with the page's.
 * MathJax, its assistive MathML and nothing else of it, from a package: no page needs a network.
 * Below each equation `eq:name`, a link to `attnmath.name`; in that function's docstring,
-  `chapters/softmax.md, eq:softmax` becomes links back.
+  `chapters/softmax.md, eq:softmax` becomes links back. Below each listing, a link to its module.
 * Edit, Colab and Binder buttons where BOOK_REPOSITORY says where the book lives.
 """
 
@@ -11,20 +13,82 @@ import json
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 
+import nbformat
 from docutils import nodes
 from sphinx import addnodes
+from sphinx.pycode import ModuleAnalyzer
 from sphinx.transforms import SphinxTransform
 from sphinx.util import logging
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "tools"))
+import nb  # noqa: E402
+
+from plain import Book  # noqa: E402
+
 MATHJAX = ("tex-svg.js", "a11y/assistive-mml.js")
 LOGGER = logging.getLogger(__name__)
+LISTED = re.compile(r"\.\./(attnmath/[\w/]+)\.py(?:#\w+)?")
 FUNCTION_LABEL = re.compile(r"^eq:([A-Za-z]\w*)$")
 DERIVED_IN = re.compile(r"chapters/(\w+)\.md")
 LABEL = re.compile(r"(?<![\w`:])eq:(\w+)")
 COMMENT = re.compile(r"\s*(<!--((?!-->).)*-->\s*)*", re.S)
+
+
+def read_text(app, docname, source):
+    """In place of a chapter's notebook, its text in MyST, with what the notebook's cells printed."""
+    path = Path(app.env.doc2path(docname))
+    text = path.with_suffix(".md")
+    if path.suffix != ".ipynb" or not text.exists():
+        return
+    app.env.note_dependency(str(text))
+    book, stored = nb.read_text(text), nb.code(nbformat.reads(source[0], as_version=4))
+    for id, cell in nb.code(book).items():
+        if id in stored:
+            cell.update(outputs=stored[id].outputs, execution_count=stored[id].execution_count)
+        else:
+            LOGGER.warning("the notebook has no cell %s; make notebooks", id, location=docname)
+    source[0] = nbformat.writes(book)
+
+
+def compare_numbers(app, env):
+    """Notebooks have the numbers of displays, figures and exercises that the page has."""
+    numbers = {prefix + nodes.make_id(label): number for label, number in Book(HERE.parent).numbers.items()
+               for prefix in ("", "equation-")}
+    for docname, kinds in env.toc_fignumbers.items():
+        for id, number in (pair for kind in kinds.values() for pair in kind.items()):
+            here, there = ".".join(map(str, number)), numbers.get(id)
+            if there != here and Path(env.doc2path(docname)).suffix == ".ipynb":
+                LOGGER.warning("%s has the number %s on the page, and %s in the notebook", id, here, there,
+                               location=docname)
+
+
+def link_listings(app, doctree, docname):
+    """Below a listing, a link to the whole function in its highlighted source, which leads back."""
+    for link in doctree.findall(nodes.reference):
+        file = LISTED.fullmatch(link.get("refuri", ""))
+        if not file:
+            continue
+        module, listing = file[1].replace("/", "."), link.parent.parent
+        _, tags, used, documented = sources(app.env, module)
+        name = re.search(r"^def (\w+)", listing.astext(), re.MULTILINE)[1]
+        if name in tags and name not in used:
+            used[name] = docname
+            listing["ids"].append(f"{documented}.{name}")
+        link["refuri"] = app.builder.get_relative_uri(docname, f"_modules/{file[1]}") + f"#{name}" * (name in used)
+
+
+def sources(env, module):
+    """What sphinx.ext.viewcode keeps of a module: its code, places, what is documented, and by which name."""
+    modules = env.__dict__.setdefault("_viewcode_modules", {})
+    if not modules.get(module):
+        analyzer = ModuleAnalyzer.for_module(module)
+        analyzer.find_tags()
+        modules[module] = analyzer.code, analyzer.tags, {}, module
+    return modules[module]
 
 
 class LinkEquations(SphinxTransform):
@@ -176,6 +240,9 @@ def setup(app):
     app.add_transform(CountDisplays)
     app.add_transform(LinkEquations)
     app.connect("builder-inited", add_static)
+    app.connect("source-read", read_text)
+    app.connect("env-check-consistency", compare_numbers)
+    app.connect("doctree-resolved", link_listings)
     app.connect("autodoc-process-docstring", link_docstring)
     app.connect("html-page-context", add_buttons, priority=600)   # after the theme's own buttons
     app.connect("html-page-context", mend_roles)
