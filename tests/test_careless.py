@@ -33,6 +33,7 @@ NBVAL = "-m pytest --quiet --nbval --nbval-current-env --nbval-cell-timeout=60"
 BOOK = "-c 'import gc; gc.disable(); from jupyter_book.cli.main import main; main()' build . -q -W -n --keep-going"
 
 SOFTMAX = "chapters/softmax.md"
+JACOBIANS, LIPSCHITZ = "chapters/jacobians.md", "chapters/lipschitz.md"
 ATTENTION = "chapters/attention.md"
 
 
@@ -145,9 +146,9 @@ def test_a_notebook_of_the_copy_passes_untouched(copy):
 # ---- pages -----------------------------------------------------------------------------------
 
 MISTAKES = {
-    "a label deleted": (SOFTMAX, " (prp:softmax_rank)", "", "", "label"),
+    "a label deleted": (JACOBIANS, " (prp:softmax_rank)", "", "", "label"),
     "a letter that nobody knows": (
-        SOFTMAX, "{2} - 2 \\Big(p_j", "{2} - 2 \\Big(\\xi_j", "(prp:softmax_norm)", "xi"),
+        LIPSCHITZ, "{2} - 2 \\Big(p_j", "{2} - 2 \\Big(\\xi_j", "(prp:softmax_norm)", "xi"),
     "a sign": (SOFTMAX, "p_j (\\dot a_j - \\langle p", "p_j (\\dot a_j + \\langle p",
                "(why:softmax_jvp)", "differ"),
     "no listing": (SOFTMAX, "show(softmax_jvp)", "softmax_jvp", "(eq:softmax_jvp)",
@@ -156,7 +157,7 @@ MISTAKES = {
                 "(eq:softmax_vjp)", "test_softmax_vjp"),
     "not in the notation": ("chapters/notation.md", "| $\\tau$ |", "| tau |", "", "tau"),
     "an inline relation that does not hold": (
-        SOFTMAX, "The term with $k = j$", "So $P = A$. The term with $k = j$", "inline:softmax", "differ"),
+        LIPSCHITZ, "The term with $k = j$", "So $P = A$. The term with $k = j$", "inline:lipschitz", "differ"),
     "a number of a caption": (SOFTMAX, "below 30 times the unit", "below 29 times the unit", "", "'29' of its caption"),
     "a formula that MathJax alone reads": (
         ATTENTION, "* $dA_{ij}", '<div class="math">\\[ dA = 0 \\]</div>\n\n* $dA_{ij}', "", "HTML is not read"),
@@ -165,7 +166,7 @@ MISTAKES = {
 }
 RENAMED = [("attnmath/__init__.py", '"logsumexp_vjp"', '"logsumexp_back"'),
            ("attnmath/__init__.py", " logsumexp_vjp", " logsumexp_vjp as logsumexp_back")]
-SPOILT = ("softmax", "attention", "notation")
+SPOILT = ("softmax", "attention", "notation", "jacobians", "lipschitz")
 
 
 @pytest.fixture(scope="module")
