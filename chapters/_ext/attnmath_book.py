@@ -3,6 +3,7 @@
 * MathJax, its assistive MathML and nothing else of it, from a package: no page needs a network.
 * Below each equation `eq:name`, a link to `attnmath.name`; in that function's docstring,
   `chapters/softmax.md, eq:softmax` becomes links back.
+* The page that moves: what stands in `explorer.html`, and its scripts, where a page has a place for it.
 * Edit, Colab and Binder buttons where BOOK_REPOSITORY says where the book lives.
 """
 
@@ -24,6 +25,7 @@ LOGGER = logging.getLogger(__name__)
 FUNCTION_LABEL = re.compile(r"^eq:([A-Za-z]\w*)$")
 DERIVED_IN = re.compile(r"chapters/(\w+)\.md")
 LABEL = re.compile(r"(?<![\w`:])eq:(\w+)")
+EXPLORER = "<!-- the head that moves -->"
 COMMENT = re.compile(r"\s*(<!--((?!-->).)*-->\s*)*", re.S)
 
 
@@ -144,6 +146,22 @@ def mend_roles(app, pagename, templatename, context, doctree):
         context["body"] = context["body"].replace('role="doc-biblioentry"', 'role="listitem"')
 
 
+def note_explorer(app, docname, source):
+    if EXPLORER in source[0]:
+        app.env.note_dependency(str(HERE / "explorer.html"))
+
+
+def add_explorer(app, pagename, templatename, context, doctree):
+    """The picture, matrices and controls, in the place that a chapter keeps for them."""
+    if EXPLORER not in context.get("body", ""):
+        return
+    context["body"] = context["body"].replace(EXPLORER, (HERE / "explorer.html").read_text("utf-8"))
+    context["meta"] = {**(context.get("meta") or {}), "html_theme.sidebar_secondary.remove": True}
+    app.add_css_file("explorer.css")
+    for script in ("explorer_math.js", "explorer.js"):
+        app.add_js_file(script, loading_method="defer")
+
+
 def add_buttons(app, pagename, templatename, context, doctree):
     """Links to the repository, where its address is known."""
     repository = os.environ.get("BOOK_REPOSITORY", "").rstrip("/")
@@ -179,6 +197,8 @@ def setup(app):
     app.connect("autodoc-process-docstring", link_docstring)
     app.connect("html-page-context", add_buttons, priority=600)   # after the theme's own buttons
     app.connect("html-page-context", mend_roles)
+    app.connect("source-read", note_explorer)
+    app.connect("html-page-context", add_explorer)
     app.connect("html-page-context", drop_thebe, priority=900)
     app.connect("build-finished", copy_mathjax)
     app.add_css_file("book.css")
