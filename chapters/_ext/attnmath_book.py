@@ -116,9 +116,11 @@ def link_docstring(app, what, name, obj, options, lines):
     lines[:] = done
 
 
-def copy_mathjax(app, error):
+def copy_files(app, error):
+    """MathJax, and the files of `_static`, which Sphinx leaves as they were when no text has changed."""
     if error or app.builder.format != "html":
         return
+    shutil.copytree(HERE.parent / "_static", Path(app.outdir, "_static"), dirs_exist_ok=True)
     files = importlib.metadata.files("sphinx-mathjax-offline")
     for name in MATHJAX:
         source = next(f for f in files if f.as_posix().endswith(f"static/mathjax/{name}")).locate()
@@ -200,7 +202,7 @@ def setup(app):
     app.connect("source-read", note_explorer)
     app.connect("html-page-context", add_explorer)
     app.connect("html-page-context", drop_thebe, priority=900)
-    app.connect("build-finished", copy_mathjax)
+    app.connect("build-finished", copy_files)
     app.add_css_file("book.css")
     app.add_js_file("book.js", loading_method="defer")
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
