@@ -111,8 +111,8 @@ def move(folder):
         for view, options in VIEWS.items():
             page = one.new_page(**options)
             heard = listen(page)
-            found += [(moves.PAGE, view, complaint) for complaint in moves.judge(page, (folder / moves.PAGE).as_uri(), view)]
-            found += [(moves.PAGE, view, complaint) for complaint in heard]
+            complaints = list(moves.judge(page, (folder / moves.PAGE).as_uri(), view))
+            found += [(moves.PAGE, view, complaint) for complaint in complaints + heard]
             page.close()
 
         @contextmanager

@@ -8,6 +8,9 @@ import sys
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
+NAME_ONE = "CHROMIUM=/path/to/chromium make accessible"
+
+
 def found():
     """The path of a Chromium, or None. Who names one gets that one or none."""
     named = os.environ.get("CHROMIUM")
@@ -19,7 +22,7 @@ def ensured():
     if found():
         return found()
     if os.environ.get("CHROMIUM"):
-        sys.exit(f"There is no {os.environ['CHROMIUM']}. Name a Chromium: CHROMIUM=/path/to/chromium make accessible")
+        sys.exit(f"There is no {os.environ['CHROMIUM']}. Name a Chromium: {NAME_ONE}")
     if shutil.which("apt-get") and hasattr(os, "geteuid") and os.geteuid() == 0:
         print("Installing Chromium from the distribution (once)", flush=True)
         quiet = {"env": {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}, "stdout": subprocess.DEVNULL}
@@ -29,7 +32,7 @@ def ensured():
         if found():
             return found()
     sys.exit("There is no Chromium on PATH. Install the package chromium (as root on Debian: apt-get install "
-             "chromium), or name one: CHROMIUM=/path/to/chromium make accessible")
+             f"chromium), or name one: {NAME_ONE}")
 
 
 if __name__ == "__main__":

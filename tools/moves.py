@@ -16,20 +16,25 @@ from attnmath import attention_map, attention_vjp
 PAGE = "chapters/explorer.html"
 LETTERS = ("Q", "K", "V", "dO", "A", "P", "O", "dP", "D", "dA", "dQ", "dK", "dV")
 SLIPS = {      # script: what stands in it, and what a careless author might have written
-    "explorer_math.js": [("(dP[i][j] - D[i][0])", "dP[i][j]"), ("scaled(gamma, times(T(dA), Q))", "times(T(dA), Q)")],
+    "explorer_math.js": [
+        ("(dP[i][j] - D[i][0])", "dP[i][j]"),
+        ("scaled(gamma, times(T(dA), Q))", "times(T(dA), Q)"),
+    ],
     "explorer.js": [
         ("lines.forEach((line, row)", "lines.toReversed().forEach((line, row)"),
         ("K: (i, j, axis) => 2 * j + axis", "K: (i, j, axis) => 2 * i + axis"),
-        ("1: [\"plus\", \"M-5 0H5M0 -5V5\", \"+\"], \"-1\": [\"minus\"", "\"-1\": [\"plus\", \"M-5 0H5M0 -5V5\", \"+\"], 1: [\"minus\""),
+        ("weight > 0 ? sign(reach[key]) : 0", "weight > 0 ? -sign(reach[key]) : 0"),
         ("const r = radius(weight)", "const r = radius(1 - weight)"),
         ("160 - 50 * y", "160 + 50 * y"),
         ("Number(input.checked)", "1"),
         ("event.clientX - frame.left) * unit - 160", "event.clientX - frame.left) - 160"),
         ("{ passive: false }", "{ passive: true }"),
-        ("aria-valuetext\", words", "aria-valuetext\", \"\""),
+        ('aria-valuetext", words', 'aria-valuetext", ""'),
         ("clearTimeout(later);", ""),
     ],
 }
+STROKES = {"plus": "M-5 0H5M0 -5V5", "minus": "M-5 0H5", "none": "M-4 -4L4 4M-4 4L4 -4"}
+CONTROLS = ".explorer :is(input[type=range], input[type=checkbox], button)"
 
 
 class Model:
@@ -60,18 +65,19 @@ class Model:
 
 READ = """() => {
   const box = document.querySelector(".explorer");
+  const numbers = (element) => element.getAttribute("transform").match(/-?\\d[\\d.]*(e-?\\d+)?/g).map(Number);
   const number = (text) => text.replaceAll("−", "-").replace("∞", "Infinity");
   const tables = {};
   for (const table of box.querySelectorAll("table[data-letter]")) {
-    tables[table.dataset.letter] = [...table.tBodies[0].rows].map((row) => [...row.cells].slice(1).map((cell) => number(cell.textContent)));
+    tables[table.dataset.letter] = [...table.tBodies[0].rows].map(
+      (row) => [...row.cells].slice(1).map((cell) => number(cell.textContent)));
   }
   const points = (pad) => [...box.querySelectorAll(`${pad} .ex-point`)].map((point) => ({
-    at: point.getAttribute("transform").match(/-?\\d[\\d.]*(e-?\\d+)?/g).map(Number), r: Number(point.firstChild.getAttribute("r")),
-    name: point.getAttribute("class"), mark: getComputedStyle(point.querySelector(".ex-disc")).fill,
-    path: point.querySelector(".ex-sign").getAttribute("d"), text: point.lastChild.textContent }));
-  const output = box.querySelector(".ex-output").getAttribute("transform").match(/-?\\d[\\d.]*(e-?\\d+)?/g).map(Number);
-  const tip = box.querySelector("path.ex-do").getAttribute("transform").match(/-?\\d[\\d.]*(e-?\\d+)?/g).map(Number);
-  return { tables, values: points("#ex-values"), keys: points("#ex-keys"), output, tip,
+    at: numbers(point), r: Number(point.firstChild.getAttribute("r")), name: point.getAttribute("class"),
+    colour: getComputedStyle(point.querySelector(".ex-disc")).fill,
+    path: point.querySelector(".ex-sign").getAttribute("d") }));
+  return { tables, values: points("#ex-values"), keys: points("#ex-keys"),
+    output: numbers(box.querySelector(".ex-output")), tip: numbers(box.querySelector("path.ex-do")),
     line: number(box.querySelector("#ex-line").textContent) };
 }"""
 
@@ -105,17 +111,16 @@ def differences(page, model):
                 yield f"{where} is drawn at {point['at']}"
             if abs(point["r"] ** 2 - (36 + 448 * P[key])) > 0.01:
                 yield f"{where} has the radius {point['r']}, its weight is {P[key]:.3f}"
-            told = next((sign for sign in ("plus", "minus", "none") if f"ex-{sign}" in point["name"]), "")
-            strokes = {"plus": "M-5 0H5M0 -5V5", "minus": "M-5 0H5", "none": "M-4 -4L4 4M-4 4L4 -4"}.get(told)
-            wanted = "none" if abs(dA[key]) < 1e-13 else "plus" if dA[key] > 0 else "minus"
-            if abs(dA[key]) > 1e-11 or P[key] == 0:
-                if told != wanted or point["path"] != strokes:
-                    yield f"{where} is marked {told} ({point['path']}), dA is {dA[key]:.3g}"
+            told = next((sign for sign in STROKES if f"ex-{sign}" in point["name"]), "")
+            wanted = "none" if dA[key] == 0 else "plus" if dA[key] > 0 else "minus"
+            clear = abs(dA[key]) > 1e-11 or P[key] == 0     # a sign that rounding cannot turn
+            if clear and (told != wanted or point["path"] != STROKES[told]):
+                yield f"{where} is marked {told} ({point['path']}), dA is {dA[key]:.3g}"
             if ("ex-chosen" in point["name"]) != (key == j):
                 yield f"{where} looks {'chosen' if key != j else 'not chosen'}"
-    colours = {(one["path"], one["mark"]) for one in shown["values"] + shown["keys"]}
-    if len({path for path, _ in colours}) != len(colours) or len({colour for _, colour in colours}) != len(colours):
-        yield f"marks and colours do not go together: {sorted(colours)}"
+    looks = {(one["path"], one["colour"]) for one in shown["values"] + shown["keys"]}
+    if not len(looks) == len({path for path, _ in looks}) == len({colour for _, colour in looks}):
+        yield f"marks and colours do not go together: {sorted(looks)}"
     for name, found, at in (("the output", shown["output"], O), ("the arrow's tip", shown["tip"], O + dO)):
         if np.abs(np.array(found[:2]) - pixel(at)).max() > 0.01:
             yield f"{name} is drawn at {found[:2]}, not at {pixel(at)}"
@@ -158,14 +163,12 @@ def by_keys(page, model):
     reached = {}
     for at, covered in tabbed(page):
         reached[at] = reached.get(at, False) or covered
-    controls = page.eval_on_selector_all(
-        ".explorer :is(input[type=range], input[type=checkbox], button)",
-        "all => all.map((x, n) => ({n, id: x.id, type: x.type, letter: x.dataset.letter, axis: Number(x.dataset.axis), "
-        "place: Number(x.dataset.place)}))")
-    every = page.locator(".explorer :is(input[type=range], input[type=checkbox], button)")
-    yield from (f"Tab does not reach control {one['n']} {one['id']}" for one in controls if one["n"] not in reached)
-    yield from (f"control {one['n']} {one['id']} has the focus and is covered" for one in controls if reached.get(one["n"]))
+    every = page.locator(CONTROLS)
+    controls = every.evaluate_all("all => all.map((x, n) => ({n, type: x.type, ...x.dataset, id: x.id || n}))")
+    yield from (f"Tab does not reach #{one['id']}" for one in controls if one["n"] not in reached)
+    yield from (f"#{one['id']} has the focus and is covered" for one in controls if reached.get(one["n"]))
     sliders = [one for one in controls if one["type"] == "range"]
+    boxes = [one for one in controls if one["type"] == "checkbox"]
     for step, key in enumerate(("ArrowRight", "PageDown", "ArrowLeft", "PageUp", "End", "Home", "PageUp")):
         choose(page, model, "i", step % 3 + 1)
         choose(page, model, "j", step % 4 + 1)
@@ -176,16 +179,16 @@ def by_keys(page, model):
             value = float(slider.input_value())
             if value == before and key not in ("End", "Home"):
                 yield f"{key} does not move #{one['id']}"
-            model.set(one["letter"], one["axis"], value)
+            model.set(one["letter"], int(one.get("axis", 0)), value)
             if slider.get_attribute("aria-valuetext") in (None, ""):
                 yield f"#{one['id']} does not say its value"
-            moved = page.locator(".ex-matrices .ex-moved").count()
-            if value != before and key == "PageUp" and not moved and page.locator(".ex-matrices").inner_text() != texts:
+            answered = page.locator(".ex-matrices").inner_text() != texts
+            if answered and not page.locator(".ex-matrices .ex-moved").count():
                 yield f"nothing that #{one['id']} moves is marked"
             yield from (f"#{one['id']} after {key}: {what}" for what in differences(page, model))
-    for one in [one for one in controls if one["type"] == "checkbox"] * 2:      # until nothing is allowed, and back
+    for one in boxes + boxes:       # until nothing is allowed, and back
         every.nth(one["n"]).press("Space")
-        model.read.flat[one["place"]] ^= True
+        model.read.flat[int(one["place"])] ^= True
         yield from (f"mask {one['place']}: {what}" for what in differences(page, model))
 
 
@@ -196,12 +199,12 @@ def tabbed(page):
     for key in ["Tab"] * 40 + ["Shift+Tab"] * 40:
         page.keyboard.press(key)
         page.wait_for_timeout(10)
-        at, covered = page.evaluate("""() => {
-          const all = [...document.querySelectorAll(".explorer :is(input[type=range], input[type=checkbox], button)")];
+        at, covered = page.evaluate("""(controls) => {
+          const all = [...document.querySelectorAll(controls)];
           const [at, box] = [document.activeElement, document.activeElement.getBoundingClientRect()];
           const top = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
           return [all.indexOf(at), !top || !(at.contains(top) || top.contains(at) && top.tagName === "LABEL")];
-        }""")
+        }""", CONTROLS)
         if at >= 0:
             yield at, covered
     page.emulate_media(reduced_motion="no-preference")
@@ -215,8 +218,8 @@ def by_hand(page, model, finger):
             goal = getattr(model, letter)[key] * 0.5 + [0.35, -0.25]
             start = page.locator(f"{pad} .ex-point").nth(key)
             yield from dragged(page, model, finger, pad, start, goal, (letter, key))
-    right = model.tables()
-    yield from dragged(page, model, finger, "#ex-values", page.locator("path.ex-do"), right["O"][0] + [-0.6, 0.8], ("do", 0))
+    tip, goal = page.locator("path.ex-do"), model.tables()["O"][0] + [-0.6, 0.8]
+    yield from dragged(page, model, finger, "#ex-values", tip, goal, ("do", 0))
 
 
 def dragged(page, model, finger, pad, start, goal, what):
@@ -232,8 +235,9 @@ def dragged(page, model, finger, pad, start, goal, what):
     if finger:
         touch = page.context.new_cdp_session(page)
 
-        def send(kind, *at):
-            touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [{"x": x, "y": y} for x, y in at]})
+        def send(kind, *points):
+            at = [{"x": x, "y": y} for x, y in points]
+            touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": at})
 
         send("touchStart", begin)
         for at in path:
@@ -265,8 +269,11 @@ def dragged(page, model, finger, pad, start, goal, what):
 
 def in_words(page, model):
     """The status speaks once for many ticks; the address brings the settings back; the buttons do as they say."""
-    page.evaluate("""() => { window.said = 0;
-      new MutationObserver(() => { said += 1; }).observe(document.querySelector(".ex-status"), {childList: true}); }""")
+    page.evaluate("""() => {
+      window.said = 0;
+      const count = new MutationObserver(() => { said += 1; });
+      count.observe(document.querySelector(".ex-status"), {childList: true});
+    }""")
     choose(page, model, "j", 3)
     for _ in range(5):
         page.locator("#ex-K1").press("ArrowLeft")
@@ -297,11 +304,11 @@ def judge(page, address, view):
     """Every complaint about the page in one view, moved by all means."""
     model = opened(page, address)
     yield from differences(page, model)
-    yield from by_keys(page, model)
-    page.locator("[data-preset=start]").press("Enter")
-    model = opened(page, address.partition("#")[0])
     yield from by_hand(page, model, finger=view == "phone")
     yield from in_words(page, model)
+    page.goto("about:blank")
+    model = opened(page, address)
+    yield from by_keys(page, model)
 
 
 def unnoticed(page_of, folder):
