@@ -124,14 +124,16 @@
       visibility: long > 0.04 ? "visible" : "hidden" });
   }
   const SIGNS = { 1: ["plus", "M-5 0H5M0 -5V5", "+"], "-1": ["minus", "M-5 0H5", "−"], 0: ["none", "M-4 -4L4 4M-4 4L4 -4", "×"] };
-  function showPoint({ group, disc, mark, name }, letter, j, at, weight, slope) {
+  function showPoint({ group, disc, mark, name }, letter, j, places, weight, slope) {
+    const at = places[j];
+    const crowd = places.slice(0, j).filter((other) => Math.hypot(other[0] - at[0], other[1] - at[1]) < 0.25).length;
     const [kind, path] = SIGNS[slope];
     put(group, { class: `ex-point ex-${kind}${j === state.j[0] - 1 ? " ex-chosen" : ""}`, transform: `translate(${X(at[0])} ${Y(at[1])})` });
     const r = radius(weight);
     put(disc, { r });
     put(mark, { d: path });
     const left = at[0] > 2.2;
-    put(name, { x: left ? -r - 4 : r + 4, y: at[1] > 2.6 ? 14 : -4, "text-anchor": left ? "end" : "start" });
+    put(name, { x: left ? -r - 4 : r + 4, y: (at[1] > 2.6 ? 14 : -4) + 18 * crowd, "text-anchor": left ? "end" : "start" });
     name.textContent = letter + below(j + 1);
   }
 
@@ -157,8 +159,8 @@
       const scale = asks ? reach[key] / state.length[i] ** 2 : 0;
       const foot = [x.V[key][0] - scale * d[0], x.V[key][1] - scale * d[1]];
       put(ticks[key], { ...line(foot, x.V[key]), class: `ex-stem ex-${SIGNS[slopes[key]][0]}` });
-      showPoint(seen[key], "v", key, x.V[key], y.P[i][key], slopes[key]);
-      showPoint(offered[key], "k", key, x.K[key], y.P[i][key], slopes[key]);
+      showPoint(seen[key], "v", key, x.V, y.P[i][key], slopes[key]);
+      showPoint(offered[key], "k", key, x.K, y.P[i][key], slopes[key]);
       const step = y.dK[key].map((entry, axis) => x.K[key][axis] - 3 * entry);
       pointArrow(moves[key], x.K[key], step, 8);
     }
@@ -209,7 +211,7 @@
     }
     for (const input of all('input[type="radio"]')) input.checked = Number(input.value) === state[input.name.slice(3)][0];
     for (const input of all('input[type="checkbox"]')) input.checked = state.read[input.dataset.place] === 1;
-    for (const name of all(".ex-key")) name.textContent = j;
+    for (const name of all(".ex-key")) name.textContent = below(j);
     for (const name of all(".ex-pair")) name.textContent = `A${below(`${i}${j}`)}`;
     for (const name of all(".ex-do-name")) name.textContent = `do${below(i)}`;
     return answered;
