@@ -195,7 +195,6 @@ def by_keys(page, model):
 def tabbed(page):
     """The controls on which the Tab key stops, there and back, and whether something lies over them then."""
     page.evaluate("document.activeElement.blur(); getSelection().collapse(document.querySelector('.explorer'), 0)")
-    page.emulate_media(reduced_motion="reduce")       # what has the focus is scrolled to at once
     for key in ["Tab"] * 40 + ["Shift+Tab"] * 40:
         page.keyboard.press(key)
         page.wait_for_timeout(10)
@@ -207,7 +206,6 @@ def tabbed(page):
         }""", CONTROLS)
         if at >= 0:
             yield at, covered
-    page.emulate_media(reduced_motion="no-preference")
 
 
 def by_hand(page, model, finger):
@@ -275,10 +273,15 @@ def in_words(page, model):
       count.observe(document.querySelector(".ex-status"), {childList: true});
     }""")
     choose(page, model, "j", 3)
-    for _ in range(5):
-        page.locator("#ex-K1").press("ArrowLeft")
+    page.locator("#ex-K1").evaluate("""(slider) => {
+      for (let tick = 0; tick < 5; tick++) {
+        slider.stepDown();
+        slider.dispatchEvent(new Event("input"));
+      }
+    }""")
     model.K[2, 1] = float(page.locator("#ex-K1").input_value())
-    page.wait_for_timeout(700)
+    page.wait_for_function("said > 0")
+    page.wait_for_timeout(300)
     if page.evaluate("said") != 1:
         yield f"five ticks of a slider are announced {page.evaluate('said')} times"
     words = page.locator(".ex-status").inner_text()
@@ -302,6 +305,7 @@ def in_words(page, model):
 
 def judge(page, address, view):
     """Every complaint about the page in one view, moved by all means."""
+    page.emulate_media(reduced_motion="reduce")       # what has the focus is scrolled to at once
     model = opened(page, address)
     yield from differences(page, model)
     yield from by_hand(page, model, finger=view == "phone")
