@@ -56,7 +56,7 @@ help:
 	@echo 'make lint        ruff and codespell'
 	@echo 'make lab         JupyterLab with the chapters'
 	@echo 'make portable    do the stored outputs hold on an old processor?'
-	@echo 'make accessible  axe-core on every built page, in headless Chromium'
+	@echo 'make accessible  axe-core on every built page, in headless Chromium; the page that moves, moved'
 	@echo 'make mutants     mutation testing of the formula modules (long)'
 	@echo 'make exact-mutants  every small change of a formula function, judged by exact arithmetic (minutes)'
 	@echo 'make identities  collected identities, false ones at 100 seeds each: none may be proved (half an hour)'

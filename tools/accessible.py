@@ -4,37 +4,31 @@
 
 Light, dark and phone width. Fails on a violation of WCAG level A or AA, a request that leaves
 the disk, a message on the console, a formula that was not set, or a page wider than the window.
-Needs a Chromium: CHROMIUM=path, or one of the usual names on PATH.
+The page that moves is moved as well, see `moves.py`. `chromium.py` says where Chromium comes from.
 """
 
 import argparse
 import itertools
 import os
-import shutil
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import axe_playwright_python
+import chromium
+import moves
 from playwright.sync_api import sync_playwright
 
 VIEWS = {
     "light": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"},
     "dark": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"},
-    "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"},
+    "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light", "has_touch": True},
 }
 FLAGS = ["--disable-gpu", "--disable-background-networking", "--disable-component-update",
          "--disable-sync", "--no-first-run", "--no-default-browser-check"]
 LEVELS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 AXE = Path(axe_playwright_python.__file__).parent / "axe.min.js"
-
-
-def chromium():
-    names = [os.environ.get("CHROMIUM"), "chromium", "chromium-browser", "google-chrome"]
-    found = next(filter(None, (shutil.which(name) for name in names if name)), None)
-    if not found:
-        sys.exit("There is no Chromium on PATH. Name one: CHROMIUM=/path/to/chromium make accessible")
-    return found
 
 
 def pages(folder):
@@ -86,13 +80,20 @@ def judge(page, path, heard):
             yield f"{violation['id']}: {node['target'][0]} {why}"
 
 
+@contextmanager
+def browser():
+    with sync_playwright() as tools:
+        one = tools.chromium.launch(executable_path=chromium.found(), args=FLAGS, chromium_sandbox=False)
+        yield one
+        one.close()
+
+
 def look(folder, files, pictures):
     """Every complaint about these pages, each in one view: (page, view, what is wrong)."""
     found = []
-    with sync_playwright() as tools:
-        browser = tools.chromium.launch(executable_path=chromium(), args=FLAGS, chromium_sandbox=False)
+    with browser() as one:
         for view, options in VIEWS.items():
-            page = browser.new_page(**options)
+            page = one.new_page(**options)
             heard = listen(page)
             for path in (path for path, wanted in files if wanted == view):
                 name = path.relative_to(folder).as_posix()
@@ -100,7 +101,27 @@ def look(folder, files, pictures):
                 if pictures:
                     page.screenshot(path=pictures / f"{path.stem}-{view}.png", full_page=True)
             page.close()
-        browser.close()
+    return found
+
+
+def move(folder):
+    """Every complaint about the page that moves, in all views, and about its judge, who has to find slips."""
+    found = []
+    with browser() as one:
+        for view, options in VIEWS.items():
+            page = one.new_page(**options)
+            heard = listen(page)
+            complaints = list(moves.judge(page, (folder / moves.PAGE).as_uri(), view))
+            found += [(moves.PAGE, view, complaint) for complaint in complaints + heard]
+            page.close()
+
+        @contextmanager
+        def page_of():
+            page = one.new_page(**VIEWS["phone"])
+            yield page
+            page.close()
+
+        found += [(moves.PAGE, "slip", complaint) for complaint in moves.unnoticed(page_of, folder)]
     return found
 
 
@@ -114,14 +135,15 @@ def main():
     files = pages(folder)
     if not files:
         sys.exit(f"There is no page in {folder}")
-    chromium()
+    chromium.ensured()
     if args.pictures:
         args.pictures.mkdir(parents=True, exist_ok=True)
     work = sorted(itertools.product(files, VIEWS), key=lambda one: -one[0].stat().st_size)
     found = []
-    with ProcessPoolExecutor(args.jobs) as pool:     # every browser has as many long pages
-        parts = [work[first::args.jobs] for first in range(args.jobs)]
-        for part in [pool.submit(look, folder, part, args.pictures) for part in parts if part]:
+    with ProcessPoolExecutor(args.jobs) as pool:     # every browser has as many long pages, a few of them
+        parts = [work[first::4 * args.jobs] for first in range(4 * args.jobs)]
+        moved = [pool.submit(move, folder)] if folder / moves.PAGE in files else []
+        for part in moved + [pool.submit(look, folder, part, args.pictures) for part in parts if part]:
             found += part.result()
     for name, view, complaint in sorted(found):
         print(f"{name} ({view}): {complaint}")

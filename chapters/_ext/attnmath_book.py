@@ -5,6 +5,7 @@
 * MathJax, its assistive MathML and nothing else of it, from a package: no page needs a network.
 * Below each equation `eq:name`, a link to `attnmath.name`; in that function's docstring,
   `chapters/softmax.md, eq:softmax` becomes links back. Below each listing, a link to its module.
+* The page that moves: what stands in `explorer.html`, and its scripts, where a page has a place for it.
 * Edit, Colab and Binder buttons where BOOK_REPOSITORY says where the book lives.
 """
 
@@ -35,6 +36,7 @@ LISTED = re.compile(r"\.\./(attnmath/[\w/]+)\.py(?:#\w+)?")
 FUNCTION_LABEL = re.compile(r"^eq:([A-Za-z]\w*)$")
 DERIVED_IN = re.compile(r"chapters/(\w+)\.md")
 LABEL = re.compile(r"(?<![\w`:])eq:(\w+)")
+EXPLORER = "<!-- the head that moves -->"
 COMMENT = re.compile(r"\s*(<!--((?!-->).)*-->\s*)*", re.S)
 
 
@@ -178,9 +180,11 @@ def link_docstring(app, what, name, obj, options, lines):
     lines[:] = done
 
 
-def copy_mathjax(app, error):
+def copy_files(app, error):
+    """MathJax, and the files of `_static`, which Sphinx leaves as they were when no text has changed."""
     if error or app.builder.format != "html":
         return
+    shutil.copytree(HERE.parent / "_static", Path(app.outdir, "_static"), dirs_exist_ok=True)
     files = importlib.metadata.files("sphinx-mathjax-offline")
     for name in MATHJAX:
         source = next(f for f in files if f.as_posix().endswith(f"static/mathjax/{name}")).locate()
@@ -206,6 +210,22 @@ def mend_roles(app, pagename, templatename, context, doctree):
     """Entries of a list have the role of one; docutils gives them a role that ARIA has given up."""
     if "doc-biblioentry" in context.get("body", ""):
         context["body"] = context["body"].replace('role="doc-biblioentry"', 'role="listitem"')
+
+
+def note_explorer(app, docname, source):
+    if EXPLORER in source[0]:
+        app.env.note_dependency(str(HERE / "explorer.html"))
+
+
+def add_explorer(app, pagename, templatename, context, doctree):
+    """The picture, matrices and controls, in the place that a chapter keeps for them."""
+    if EXPLORER not in context.get("body", ""):
+        return
+    context["body"] = context["body"].replace(EXPLORER, (HERE / "explorer.html").read_text("utf-8"))
+    context["meta"] = {**(context.get("meta") or {}), "html_theme.sidebar_secondary.remove": True}
+    app.add_css_file("explorer.css")
+    for script in ("explorer_math.js", "explorer.js"):
+        app.add_js_file(script, loading_method="defer")
 
 
 def add_buttons(app, pagename, templatename, context, doctree):
@@ -246,8 +266,10 @@ def setup(app):
     app.connect("autodoc-process-docstring", link_docstring)
     app.connect("html-page-context", add_buttons, priority=600)   # after the theme's own buttons
     app.connect("html-page-context", mend_roles)
+    app.connect("source-read", note_explorer)
+    app.connect("html-page-context", add_explorer)
     app.connect("html-page-context", drop_thebe, priority=900)
-    app.connect("build-finished", copy_mathjax)
+    app.connect("build-finished", copy_files)
     app.add_css_file("book.css")
     app.add_js_file("book.js", loading_method="defer")
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
