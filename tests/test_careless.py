@@ -33,7 +33,6 @@ NBVAL = "-m pytest --quiet --nbval --nbval-current-env --nbval-cell-timeout=60"
 BOOK = "-c 'import gc; gc.disable(); from jupyter_book.cli.main import main; main()' build . -q -W -n --keep-going"
 
 SOFTMAX = "chapters/softmax.md"
-JACOBIANS, LIPSCHITZ = "chapters/jacobians.md", "chapters/lipschitz.md"
 ATTENTION = "chapters/attention.md"
 
 

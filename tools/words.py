@@ -70,7 +70,7 @@ def chapters():
     yield "", Path(toc["root"]).stem
     for part in toc["parts"]:
         for entry in part["chapters"]:
-            yield part["caption"], Path(entry["file"]).stem
+            yield part.get("caption", ""), Path(entry["file"]).stem
 
 
 def limits():
