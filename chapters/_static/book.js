@@ -1,4 +1,5 @@
-// Boxes that scroll can be reached and scrolled by keyboard; on paper, nothing stays folded.
+// Boxes that scroll can be reached and scrolled by keyboard; a link that is a formula has a name; on paper,
+// nothing stays folded.
 (() => {
   const kinds = {
     'div.math mjx-container[display="true"]': "formula",
@@ -18,9 +19,14 @@
       }
     }
   };
+  const named = () => {
+    for (const link of document.querySelectorAll(".bd-article a:has(mjx-container)")) {
+      link.setAttribute("aria-label", link.textContent.trim());
+    }
+  };
   addEventListener("load", () => {
     const typeset = window.MathJax && MathJax.startup && MathJax.startup.promise;
-    (typeset || Promise.resolve()).then(reachable);
+    (typeset || Promise.resolve()).then(reachable).then(named);
   });
   addEventListener("resize", reachable);
   addEventListener("beforeprint", () => {
