@@ -268,12 +268,12 @@ def dragged(page, model, finger, pad, start, goal, what):
 def in_words(page, model):
     """The status speaks once for many ticks; the address brings the settings back; the buttons do as they say."""
     page.evaluate("""() => {
-      window.said = 0;
       const count = new MutationObserver(() => { said += 1; });
       count.observe(document.querySelector(".ex-status"), {childList: true});
     }""")
     choose(page, model, "j", 3)
     page.locator("#ex-K1").evaluate("""(slider) => {
+      window.said = 0;      // what was still to be said of an earlier move is not said any more
       for (let tick = 0; tick < 5; tick++) {
         slider.stepDown();
         slider.dispatchEvent(new Event("input"));

@@ -1,5 +1,10 @@
+<<<<<<< HEAD
 // Boxes that scroll show it at their edges, and can be reached and scrolled by keyboard. On paper,
 // solutions and outputs are unfolded; folded code is left out (book.css).
+=======
+// Boxes that scroll can be reached and scrolled by keyboard; a link that is a formula has a name; on paper,
+// nothing stays folded.
+>>>>>>> explorer
 (() => {
   const kinds = {
     'div.math mjx-container[display="true"]': "formula",
@@ -26,9 +31,14 @@
       }
     }
   };
+  const named = () => {
+    for (const link of document.querySelectorAll(".bd-article a:has(mjx-container)")) {
+      link.setAttribute("aria-label", link.textContent.trim());
+    }
+  };
   addEventListener("load", () => {
     const typeset = window.MathJax && MathJax.startup && MathJax.startup.promise;
-    (typeset || Promise.resolve()).then(reachable);
+    (typeset || Promise.resolve()).then(reachable).then(named);
   });
   addEventListener("resize", reachable);
   addEventListener("beforeprint", () => {
