@@ -1,10 +1,5 @@
-<<<<<<< HEAD
-// Boxes that scroll show it at their edges, and can be reached and scrolled by keyboard. On paper,
-// solutions and outputs are unfolded; folded code is left out (book.css).
-=======
-// Boxes that scroll can be reached and scrolled by keyboard; a link that is a formula has a name; on paper,
-// nothing stays folded.
->>>>>>> explorer
+// Boxes that scroll show it at their edges, and can be reached and scrolled by keyboard; a link that is a
+// formula has a name; on paper, solutions and outputs are unfolded, and folded code is left out (book.css).
 (() => {
   const kinds = {
     'div.math mjx-container[display="true"]': "formula",
