@@ -28,7 +28,7 @@ TEXTS := $(wildcard chapters/*.md)
 NOTEBOOKS := $(wildcard chapters/*.ipynb)
 TESTS := $(wildcard tests/*)
 ENGINE := $(filter attnmath/page/%,$(PACKAGE))
-PAGE_FILES := $(wildcard chapters/_ext/* chapters/_static/* chapters/*.bib chapters/*.svg) tools/nb.py tools/plain.py _config.yml _toc.yml
+PAGE_FILES := $(wildcard chapters/_ext/* chapters/_static/* chapters/*.bib chapters/*.svg) tools/nb.py tools/derived.py _config.yml _toc.yml
 KERNELS := $(PY) tools/kernels.py    # forks the kernels of a command's notebooks
 NBVAL := --nbval --nbval-kernel-name=book --nbval-cell-timeout=60 -n $(JOBS) --dist loadfile
 ALONE := -p no:hypothesispytest    # half a second for each worker that has notebooks alone
@@ -87,7 +87,7 @@ $(DONE)/pages: $(READY) $(TEXTS) $(PACKAGE) $(TESTS) | $(DONE)
 	$(PY) -m attnmath.page check
 	@touch $@
 
-$(DONE)/pairs: $(READY) $(TEXTS) $(NOTEBOOKS) tools/nb.py tools/plain.py chapters/references.bib _toc.yml | $(DONE)
+$(DONE)/pairs: $(READY) $(TEXTS) $(NOTEBOOKS) tools/nb.py tools/derived.py chapters/references.bib _toc.yml | $(DONE)
 	$(PY) tools/nb.py check
 	@touch $@
 
@@ -97,7 +97,7 @@ $(DONE)/ledger: $(READY) $(TEXTS) $(PACKAGE) tests/equivalent_misprints.txt | $(
 
 # The overview of the sources, the errata, the cheat sheet, the museum's list and the contents in
 # README.md are made from what stands elsewhere.
-$(DONE)/made: $(READY) $(TEXTS) $(PACKAGE) README.md _config.yml _toc.yml tools/pages.py tools/plain.py tools/register.py tools/museum.py tools/museum_page.py $(wildcard chapters/register/*) chapters/museum.yml attnmath/museum.json | $(DONE)
+$(DONE)/made: $(READY) $(TEXTS) $(PACKAGE) README.md _config.yml _toc.yml tools/pages.py tools/derived.py tools/register.py tools/museum.py tools/museum_page.py $(wildcard chapters/register/*) chapters/museum.yml attnmath/museum.json | $(DONE)
 	$(PY) tools/pages.py check
 	$(PY) tools/museum.py check
 	@touch $@

@@ -154,7 +154,7 @@ MISTAKES = {
                    "show(softmax_jvp)"),
     "no test": ("tests/test_softmax.py", "def test_softmax_vjp(", "def test_something(",
                 "(eq:softmax_vjp)", "test_softmax_vjp"),
-    "not in the notation": ("chapters/notation.md", "| $\\tau$ |", "| tau |", "", "tau"),
+    "not in the notation": ("chapters/notation.md", "| $B$ |", "| B |", "", "B has no line"),
     "an inline relation that does not hold": (
         SOFTMAX, "So only differences of scores", "So $P = A$. So only differences of scores", "inline:softmax", "differ"),
     "a number of a caption": (SOFTMAX, "has grown by one half", "has grown by one third", "", "'one third' of its caption"),

@@ -74,4 +74,4 @@ def test_every_number_of_every_caption_can_turn_the_build_red():
                 words = numbers(caption[1])[-1][0]
                 edited = cell.replace(caption[1], caption[1].replace(words, words.replace(words.strip(), "7919")))
                 changed += bool(read_text(edited).faults) or pytest.fail(f"{path.name}: {words}")
-    assert changed > 60
+    assert changed > 50

@@ -78,22 +78,22 @@ def test_a_rule_and_its_listing_have_the_same_lines(label):
 ATTENTION = "eq:attention_vjp"
 BROKEN = {  # label: what is written, what instead, what the sentence says
     "dA is missing": (
-        ATTENTION, r"dA &= P \circ (dP - D \mathbf 1^{\mathsf T}) \\", "",
+        ATTENTION, r"dA &= P \circ (dP - D \mathbf 1^{\mathsf T}) && (n \times m) \\", "",
         "dA is no argument of attention_vjp, and no line above gives it"),
     "P is missing": (
         ATTENTION, r"P &= \operatorname{softmax}(\gamma\, Q K^{\mathsf T} + B), \qquad O = P V \\", "",
         "P is no argument of attention_vjp, and no line above gives it"),
     "a result is missing": (
-        ATTENTION, r"dB &= dA \\", "", "attention_vjp returns dB; no line of the display gives it"),
+        ATTENTION, r"dB &= dA && (n \times m) \\", "", "attention_vjp returns dB; no line of the display gives it"),
     "a line that nobody uses": (
-        ATTENTION, r"dB &= dA \\", r"dB &= dA, \quad L = \operatorname{logsumexp}(Q K^{\mathsf T}) \\",
+        ATTENTION, r"dB &= dA && (n \times m) \\", r"dB &= dA, \quad L = \operatorname{logsumexp}(Q K^{\mathsf T}) \\",
         "L is no result of attention_vjp, and no line below uses it"),
     "a line from itself": (
         ATTENTION, r"dP &= dO\, V^{\mathsf T}", r"dP &= dP", "dP is no argument"),
     "an argument": (
-        ATTENTION, r"dB &= dA \\", r"dB &= dA, \quad Q = Q \\", "Q is an argument of attention_vjp"),
+        ATTENTION, r"dB &= dA && (n \times m) \\", r"dB &= dA, \quad Q = Q \\", "Q is an argument of attention_vjp"),
     "a line for later": (
-        ATTENTION, r"D = \operatorname{rowsum}(dO \circ O)", r"D = \operatorname{rowsum}(dA)",
+        ATTENTION, r"D &= \operatorname{rowsum}(dO \circ O)", r"D &= \operatorname{rowsum}(dA)",
         "dA is no argument of attention_vjp, and no line above gives it"),
     "two right sides": (ATTENTION, r"dB &= dA", r"dB &= dA = dA", "one right side"),
     "no letter": (ATTENTION, r"dB &= dA", r"2 dB &= 2 dA", "a line of a rule says what one letter is"),

@@ -160,7 +160,7 @@ def test_a_correction_that_does_not_hold_is_told(pages_of_the_book, corrected, w
 
 def test_the_pages_made_from_it_are_current():
     for name, text in pages.pages(ROOT, register.Register(ROOT)).items():
-        assert (ROOT / "chapters" / name).read_text("utf-8") == text, name
+        assert (ROOT / name).read_text("utf-8") == text, name
 
 
 def test_every_wrong_statement_is_in_the_errata():

@@ -7,7 +7,7 @@
     python tools/nb.py code name ...      back into the text what was changed in a notebook's code
     python tools/nb.py colab FOLDER       copies that install the package first, for Colab
 
-What a notebook says stands in plain Markdown, for hosts that know no MyST: see plain.py.
+What a notebook says stands in plain Markdown, for hosts that know no MyST: see derived.py.
 `check` compares contents, never file times: after a clone, times say nothing.
 """
 
@@ -23,7 +23,7 @@ import nbformat
 import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-import plain  # noqa: E402
+import derived  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = jupytext.config.load_jupytext_configuration_file(str(ROOT / "pyproject.toml"))
@@ -89,7 +89,7 @@ def environment():
 
 def derive(path, book=None):
     """The chapter's text as the notebook that is stored, without outputs."""
-    return (book or plain.Book(path.parent)).notebook(read_text(path), path.stem)
+    return (book or derived.Book(path.parent)).notebook(read_text(path), path.stem)
 
 
 def make(path, kernel_name=None, env=None):
@@ -258,7 +258,7 @@ def check_toc(root):
 def check(folder):
     """Every complaint about the pairs in a folder and about its place in the book."""
     yield from check_toc(folder.parent)
-    chapters, words = texts(folder), plain.Book(folder)
+    chapters, words = texts(folder), derived.Book(folder)
     for path in sorted(folder.glob("*.ipynb")):
         if path.stem not in chapters:
             yield f"{path.name}: a notebook without a text"
@@ -271,10 +271,10 @@ def check(folder):
         yield from check_text(name, path)
         try:
             text = derive(path, words)
-        except plain.Unknown as unknown:
+        except derived.Unknown as unknown:
             yield f"{name}.md: {unknown} is not there, or not known outside of the book"
             continue
-        yield from (f"{name}.md: {wrong}" for wrong in plain.disturbed(text))
+        yield from (f"{name}.md: {wrong}" for wrong in derived.disturbed(text))
         yield from check_cells(name, text, book)
         yield from check_outputs(name, book)
 
@@ -325,7 +325,7 @@ def main(argv=None):
         print("\n".join(complaints), end="\n" * bool(complaints))
         return bool(complaints)
     if args.command == "text":
-        book, stale = plain.Book(args.chapters), []
+        book, stale = derived.Book(args.chapters), []
         for name in names:
             changed = say_again(known[name], book)
             stale += [name] * (changed is None)

@@ -16,7 +16,7 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from register import ERRATA, SOURCES, VERDICTS, Register  # noqa: E402
 
-import plain  # noqa: E402
+import derived  # noqa: E402
 from attnmath.page._book import Book  # noqa: E402
 from attnmath.page._trial import Trial  # noqa: E402
 
@@ -192,8 +192,8 @@ def contents(root: Path) -> str:
     """README.md with the book's contents, each line opening a notebook, and the book's address if it has one."""
     before, _, rest = (root / "README.md").read_text("utf-8").partition(BEGIN)
     address = yaml.safe_load((root / "_config.yml").read_text("utf-8"))["html"]["baseurl"]
-    titles, rows, above = plain.Book(root / "chapters").titles, [], ""
-    for part, file, number in plain.contents(root):
+    titles, rows, above = derived.Book(root / "chapters").titles, [], ""
+    for part, file, number in derived.contents(root):
         name = file if file.endswith(".ipynb") else f"{file}.md"
         rows.append(["" if part == above else part, number or "", f"[{titles[Path(name).stem]}]({name})"])
         above = part

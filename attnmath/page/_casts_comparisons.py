@@ -7,18 +7,18 @@ from attnmath.page._casts_layer import LINEAR, first_zero
 
 MIXING = Cast(
     name="mixing of tokens",
-    sizes={"n": 4, "d": 3, "m": 5},
+    sizes={"n": 4, "d": 3, "d_k": 5},
     letters={
         "X": Letter(("n", "d")),
         "F": Letter(("n", "n")),
-        "W": Letter(("d", "m")),
-        "Y": Letter(("n", "m"), "prp:mixing"),
+        "W": Letter(("d", "d_k")),
+        "Y": Letter(("n", "d_k"), "prp:mixing"),
     },
     outputs=("Y",),
     settings=(
         Setting("random", 341),
         Setting("random again", 342),
-        Setting("sizes in another order", 343, {"n": 3, "d": 4, "m": 2}),
+        Setting("sizes in another order", 343, {"n": 3, "d": 4, "d_k": 2}),
     ),
 )
 

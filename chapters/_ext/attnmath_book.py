@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "tools"))
 import nb  # noqa: E402
 
-from plain import Book  # noqa: E402
+from derived import Book  # noqa: E402
 
 MATHJAX = ("tex-svg.js", "a11y/assistive-mml.js")
 LOGGER = logging.getLogger(__name__)
