@@ -14,9 +14,9 @@ from pathlib import Path
 import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import derived  # noqa: E402
 from register import ERRATA, SOURCES, VERDICTS, Register  # noqa: E402
 
-import derived  # noqa: E402
 from attnmath.page._book import Book  # noqa: E402
 from attnmath.page._trial import Trial  # noqa: E402
 

@@ -27,7 +27,6 @@ from sphinx.util import logging
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "tools"))
 import nb  # noqa: E402
-
 from derived import Book  # noqa: E402
 
 MATHJAX = ("tex-svg.js", "a11y/assistive-mml.js")
