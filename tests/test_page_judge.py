@@ -177,6 +177,9 @@ def test_definitions_have_the_values_of_torch(real_book):
         A, tau = scene.env["A"].detach(), scene.env["tau"].detach()
         assert torch.allclose(scene.env["P"], torch.softmax(A / tau, -1), atol=1e-14)
         assert torch.allclose(scene.env["L"][:, 0], torch.logsumexp(A, -1), atol=1e-14)
+    for scene in real_book.scenes(CASTS["loss"], TorchScene):
+        A = scene.env["A"].detach()
+        assert torch.allclose(scene.env["Lambda"], torch.log_softmax(A, -1), atol=1e-14)
 
 
 def test_the_complex_step_scene_takes_no_difference():

@@ -6,8 +6,6 @@ import subprocess
 import sys
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-
-
 NAME_ONE = "CHROMIUM=/path/to/chromium make accessible"
 
 
