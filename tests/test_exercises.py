@@ -125,5 +125,10 @@ def test_a_judge_gives_a_hint_in_place_of_a_traceback(capsys):
     with notebook.answer("Divide by the sum."):
         raise ValueError("shapes\nand more")
     with notebook.answer("Divide by the sum."):
+        raise AssertionError("dX: the largest error is 1; allowed 1.3e-13")
+    with notebook.answer("Divide by the sum."):
+        None + 1
+    with notebook.answer("Divide by the sum."):
         pass
-    assert capsys.readouterr().out == "Not yet. Divide by the sum. (shapes)\nRight.\n"
+    hints = ["shapes", "dX: the largest error is 1", "it is still None"]
+    assert capsys.readouterr().out.splitlines() == [f"Not yet. Divide by the sum. ({x})" for x in hints] + ["Right."]
