@@ -126,6 +126,14 @@ SHARP = [
 ]
 
 
+def test_how_a_line_is_set_changes_no_misprint():
+    one, two = (tally(whole := book(text), last(whole)) for text in (
+        r"\begin{aligned} dQ &= P \circ (dO\, V^{\mathsf T} \\ &\quad - D \mathbf 1^{\mathsf T}) K \end{aligned}",
+        r"\begin{aligned} dQ &= P \circ \Bigl(dO\, V^{\mathsf T} \\[4pt] &\quad {} - D \mathbf 1^{\mathsf T}\Bigr) K"
+        r" \end{aligned}"))
+    assert one.rejected == two.rejected and one.survivors == two.survivors == ()
+
+
 @pytest.mark.parametrize("display", SHARP)
 def test_every_misprint_of_a_sharp_display_is_rejected(display):
     one = book(display)

@@ -110,6 +110,38 @@ def test_what_cannot_be_read_is_refused_at_its_place(text, at):
     assert abs(error.value.start - at) <= 3 and error.value.message
 
 
+SAME = [    # what only says how a line is set
+    (r"\begin{aligned} A &= B \\[4pt] &\quad {} + C \\[0.5em] B &= C \end{aligned}",
+     r"\begin{aligned} A &= B \\ &\quad + C \\ B &= C \end{aligned}"),
+    (r"\begin{aligned}{} [Q, K] &= A \\ {}[V, K] &= B \end{aligned}", r"[Q, K] = A, \quad [V, K] = B"),
+    (r"A = \Bigl(B + \frac{C}{c}\Bigr)\, \Bigl\langle A, C \Bigr\rangle", r"A = (B + \frac{C}{c}) \langle A, C \rangle"),
+    (r"c = \Bigl\lVert \frac{A}{c} \Bigr\rVert_2 \log\Bigl(c\Bigr)", r"c = \lVert \frac{A}{c} \rVert_2 \log(c)"),
+]
+
+
+@pytest.mark.parametrize("text, same", SAME)
+def test_sizes_and_room_say_nothing(text, same):
+    assert shape_of(tuple(m for s in parse(text) for m in s.members)) == shape_of(
+        tuple(m for s in parse(same) for m in s.members))
+
+
+@pytest.mark.parametrize("text", [
+    r"\begin{aligned} [Q, K] &= A \end{aligned}",
+    "\\begin{aligned}\n[Q, K] &= A \\end{aligned}",
+    r"\begin{aligned} A &= B \\ [Q, K] &= A \end{aligned}",
+])
+def test_a_bracket_that_tex_takes_for_an_option_is_refused(text):
+    with pytest.raises(PageError, match="TeX takes") as error:
+        parse(text)
+    assert text[error.value.start] == "["
+
+
+@pytest.mark.parametrize("text", ["A = {} B", r"A^{} = B", r"A_{}{i} = B"])
+def test_an_empty_group_stands_at_the_head_of_a_line(text):
+    with pytest.raises(PageError):
+        parse(text)
+
+
 def test_an_error_says_what_may_stand_there():
     with pytest.raises(PageError, match=r"cannot read '\)'; here may stand .*a letter"):
         parse("A = )")

@@ -20,7 +20,7 @@ from attnmath.page._conditions import STRENGTHENED
 from attnmath.page._corrections import corrections
 from attnmath.page._edits import Misprint
 from attnmath.page._judge import hold
-from attnmath.page._mutations import misprints, squeezed
+from attnmath.page._mutations import misprints, plain, squeezed
 from attnmath.page._nodes import PageError
 from attnmath.page._oracles import Independent
 from attnmath.page._syntax import parse
@@ -29,7 +29,7 @@ from attnmath.page._values import Value
 
 REJECTED = ("value", "shape", "index", "letter", "grammar", "function", "label", "condition")
 
-ALIGNED = r"\begin{{aligned}}{}\end{{aligned}}"
+ALIGNED = r"\begin{{aligned}}{{}}{}\end{{aligned}}"
 
 
 class Survivor(NamedTuple):
@@ -60,6 +60,7 @@ def tally(book: Book, display: Display) -> Tally:
         if display.kind == "err":
             rejected, better = corrections(book, display, cast)
             return Tally(display.label, rejected, corrections=better)
+        display = replace(display, text=plain(display.text))
         judged = Judged(book, display, cast)
         out = Tally(display.label, Counter())
         survivors = []

@@ -37,6 +37,12 @@ def _squeezed(text: str) -> str:
     return re.sub(r"\s+", "", text)
 
 
+def plain(text: str) -> str:
+    """A display without what only says how it is set: sizes of brackets, room between lines, empty groups."""
+    text = re.sub(r"\\(left|right|[bB]igg?[lr]?)(?![A-Za-z])", "", text)
+    return re.sub(r"(?<=\\\\)\[[\d.]+[a-z]+\]|\s*\{\}(?!\s*\[)", "", text)
+
+
 def squeezed(text: str) -> str:
     """One line, one blank at a time."""
     return re.sub(r"\s+", " ", text).strip()
@@ -46,7 +52,7 @@ def _lost_pairs(text: str) -> Iterator[Misprint]:
     """Parentheses, and the braces of a script, left out."""
     for pattern in (r"[_^](\{)([^{}]+)(\})", r"(\()([^()]*)(\))"):
         for found in re.finditer(pattern, text):
-            if not text[: found.start(1)].rstrip().endswith(("}", "big", "Big", "exp", "log")):
+            if not text[: found.start(1)].rstrip().endswith(("}", "exp", "log")):
                 yield Misprint("pair lost", found.start(1), found.end(3), f" {found.group(2)} ")
 
 

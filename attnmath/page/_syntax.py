@@ -69,6 +69,10 @@ def _check_layout(text: str) -> None:
     broken = re.search(r"&|\\\\", body) if not aligned else None
     if broken:
         raise PageError("grammar", "lines and & need \\begin{aligned} around them", broken.start())
+    taken = re.search(r"(\\\\|\\begin\{aligned\})\s*(\[)(?!\d+(\.\d+)?(pt|em|ex)\])", text)
+    if taken:
+        message = "TeX takes [ for an option of what stands before it: write {}["
+        raise PageError("grammar", message, taken.start(2))
     if len(re.findall(r"\\left\b", text)) != len(re.findall(r"\\right\b", text)):
         raise PageError("grammar", "\\left and \\right go in pairs", 0)
 
