@@ -146,11 +146,11 @@ def draw_values(ax, P, V, do, gain):
         ax.scatter(*v, s=200 + 2400 * weight, c=PALETTE[0] if grows else PALETTE[1], zorder=3)
         ax.text(*v, "+" if grows else "−", color="white", ha="center", va="center", fontsize=15, zorder=4)
         ax.annotate(f"$v_{j}$", v, (0, 10 + 20 * weight**0.5), textcoords="offset points",
-                    ha="center", va="bottom", bbox={"fc": "white", "ec": "none", "pad": 0.5}, zorder=4)
+                    ha="center", va="bottom", bbox={"fc": "white", "ec": "none", "pad": 2}, zorder=2.5)
     ax.annotate("", o + along, o, arrowprops={"arrowstyle": "-|>", "lw": 2.2, "color": "black"}, zorder=5)
     ax.text(*(o + 1.25 * along), "$do$", ha="center", va="center")
     ax.scatter(*o, s=60, marker="D", c="black", zorder=5)
-    ax.annotate("$o$", o, (-9, -9), textcoords="offset points", ha="right", va="top")
+    ax.annotate("$o$", o, -14 * along / reach, textcoords="offset points", ha="center", va="center")
     low, high = V.min(axis=0) - 0.8 * reach, V.max(axis=0) + reach
     ax.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), aspect="equal")
     ax.set_axis_off()
