@@ -2,7 +2,6 @@
 
 import ast
 import contextlib
-import importlib.util
 import io
 import os
 import re
@@ -20,21 +19,11 @@ import pytest
 import yaml
 
 import attnmath
+from loaded import ROOT, load, nb
 
-ROOT = Path(__file__).resolve().parent.parent
 CHAPTERS = ROOT / "chapters"
 TEXTS = sorted(path for path in CHAPTERS.glob("*.md") if not path.stem.startswith("_"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-
-
-def load(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-nb = load(ROOT / "tools" / "nb.py")
 
 
 def tracked():
@@ -467,6 +456,27 @@ def test_the_readme_links_to_files_that_are_there():
     assert len(links) >= 4
     assert all((ROOT / target).is_file() for _, target in links)
     assert all(len(text) > 1 for text, _ in links)
+
+
+def test_pages_and_the_way_to_the_rule_are_short():
+    assert not list(load(ROOT / "tools" / "words.py").over(ROOT))
+
+
+def test_a_page_or_a_way_that_is_too_long_is_seen(tmp_path):
+    words = load(ROOT / "tools" / "words.py")
+    (tmp_path / "chapters").mkdir()
+    (tmp_path / "_toc.yml").write_text(
+        "root: chapters/index\nparts:\n- chapters: [{file: chapters/attention.ipynb}, {file: chapters/rounding.ipynb}]\n"
+        "- caption: Reference\n  chapters: [{file: chapters/notation}, {file: chapters/ledger}]")
+    for stem, n in ("index", 1800), ("attention", 0), ("rounding", 2501), ("notation", 2500), ("ledger", 9999):
+        (tmp_path / "chapters" / f"{stem}.md").write_text("word " * n)
+    (tmp_path / "chapters" / "attention.md").write_text(
+        "---\na: b c\n---\n# Title\n```\ncode here\n```\n$$ A = B $$ (eq:a)\n" + 1798 * "word " + "\n## The rule\n"
+        + "word $a$ {eq}`b <c d>` [two words](x)\n## Exercises\n" + "word " * 10)
+    assert list(words.over(tmp_path)) == ["attention: 1806 words, 1800 at most", "rounding: 2501 words, 2500 at most"]
+    (tmp_path / "chapters" / "index.md").write_text("word " * 4695)
+    assert list(words.over(tmp_path))[-1] == (
+        "from the first page to the rule for dQ, dK, dV: 6501 words, 6500 at most")
 
 
 def test_the_readme_has_the_book_s_contents():

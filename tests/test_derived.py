@@ -1,27 +1,16 @@
 """Notebooks in plain Markdown: what each construct of the texts becomes, and that nothing raw is left."""
 
-import importlib.util
 import json
 import re
-from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
 import nbformat
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from loaded import ROOT, load, nb
+
 CHAPTERS = ROOT / "chapters"
-
-
-def load(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-nb = load(ROOT / "tools" / "nb.py")
 derived = nb.derived
 
 TOC = """root: chapters/start

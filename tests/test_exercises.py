@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 from attnmath.page import notebook
+from loaded import nb
 
 matplotlib.use("Agg")
+derived = nb.derived
 CHAPTERS = Path(__file__).resolve().parent.parent / "chapters"
 CELL = re.compile(r"^```\{code-cell\} ipython3\n(.*?)^```$", re.S | re.M)
 OPTIONS = re.compile(r"\A(---\n[\s\S]*?\n---\n|(:.*\n)+)\n?")
@@ -112,13 +114,24 @@ def test_each_exercise_refuses_what_is_wrong_and_takes_its_solution(stem, monkey
     monkeypatch.chdir(CHAPTERS)
     chapter, wrong = Judged(), slips()
     assert len(exercises(stem)) == (CHAPTERS / f"{stem}.md").read_text("utf-8").count("with answer(")
+    taken = []
     for label, (before, lines, judge, solution) in exercises(stem).items():
         space = chapter.at(before)
         assert chapter.says(space, solution, judge) == "Right.\n", label
-        candidates = [lines, filled(lines, "None"), filled(lines, "0"), filled(lines, "1.0"), *wrong.get(label, ())]
-        for candidate in candidates:
-            said = chapter.says(space, candidate, judge)
-            assert said.startswith("Not yet. "), f"{stem}: {label} says {said!r} to\n{candidate}"
+        candidates = [lines, filled(lines, "None"), filled(lines, "0"), filled(lines, "1.0"), *wrong[label]]
+        taken += [f"{label}:\n{candidate}" for candidate in candidates
+                  if not chapter.says(space, candidate, judge).startswith("Not yet. ")]
+    assert not taken, "\n".join(["wrong answers that are called right:", *taken])
+
+
+def test_each_taught_chapter_has_three_exercises():
+    """All three judge themselves (above): one to compute, one to derive, one to break."""
+    taught = [Path(file).stem for part, file, number in derived.contents(CHAPTERS.parent)
+              if part in ("One head", "The layer", "Learning", "Kernels and second order")]
+    kinds = {stem: re.findall(r"^:::\{exercise\} .*\((.*)\)$", (CHAPTERS / f"{stem}.md").read_text("utf-8"), re.M)
+             for stem in taught}
+    assert len(taught) > 15
+    assert not {stem: found for stem, found in kinds.items() if {*found} != {"compute", "derive", "break"}}
 
 
 def test_a_judge_gives_a_hint_in_place_of_a_traceback(capsys):
@@ -127,7 +140,7 @@ def test_a_judge_gives_a_hint_in_place_of_a_traceback(capsys):
     with notebook.answer("Divide by the sum."):
         raise AssertionError("dX: the largest error is 1; allowed 1.3e-13")
     with notebook.answer("Divide by the sum."):
-        None + 1
+        abs(None)
     with notebook.answer("Divide by the sum."):
         pass
     hints = ["shapes", "dX: the largest error is 1", "it is still None"]

@@ -120,9 +120,17 @@ def say_again(path, book):
     new, old = derive(path, book), nbformat.read(path.with_suffix(".ipynb"), as_version=4)
     if sources(new) != sources(old):
         return None
-    for id, cell in code(new).items():
-        cell.update(outputs=code(old)[id].outputs, execution_count=code(old)[id].execution_count)
+    fill(new, old)
     return store(path, new)
+
+
+def fill(book, stored):
+    """Give each cell what it printed in another notebook; the cells that are not there."""
+    known = code(stored)
+    for id, cell in code(book).items():
+        if id in known:
+            cell.update(outputs=known[id].outputs, execution_count=known[id].execution_count)
+    return [id for id in code(book) if id not in known]
 
 
 def take_code(path):

@@ -1,7 +1,6 @@
 """Count the words of the chapters: prose, headings, captions and folded text; an inline formula is one word.
 
-    python tools/words.py              a table: words before the exercises, and the limit where there is one
-    python tools/words.py check        which pages, and which way through the book, are over their limit
+    python tools/words.py    a table: words before the exercises, and the limit
 
 Displays, code and what a cell prints are not counted, nor is anything from the heading *Exercises* on.
 """
@@ -10,11 +9,11 @@ import re
 import sys
 from pathlib import Path
 
-import yaml
+from derived import contents
 
 ROOT = Path(__file__).resolve().parent.parent
-WAY = ("index", "attention_map", "adjoints", "softmax", "attention")    # to the rule for dQ, dK, dV
-WAY_ENDS = {"attention": "## The rule"}    # after this section nothing more is needed
+TO_THE_EXERCISES = re.compile(r"[\s\S]*?(?=^## Exercises$|\Z)", re.M)
+TO_THE_RULE = re.compile(r"[\s\S]*?^## The rule$[\s\S]*?(?=^## )", re.M)    # for dQ, dK, dV, in attention.md
 LIMIT, LONGER, WAY_LIMIT = 1800, 2500, 6500
 PARTS_LONGER = ("The sources, settled", "Reference")
 MADE = ("ledger", "museum", "errata", "cheat_sheet", "sources", "api", "bibliography")    # written by tools
@@ -36,11 +35,6 @@ def count(text):
     return len(re.findall(r"[^\W_]+(?:['’._-][^\W_]+)*", text))
 
 
-def before(text, heading):
-    """The text up to a heading, without the rest."""
-    return re.split(rf"^{re.escape(heading)}\b", text, maxsplit=1, flags=re.M)[0]
-
-
 CAPTION = re.compile(r"^    caption: (?:\|\n((?:      .*\n|\n)*)|(.+))", re.M)
 
 
@@ -49,58 +43,49 @@ def captions(text):
     return "\n".join(block or line for block, line in CAPTION.findall(text))
 
 
-def words(path, heading="## Exercises"):
-    """The words of a chapter before a heading."""
-    text = before(FRONT.sub("", path.read_text("utf-8")), heading)
+def words(path, part=TO_THE_EXERCISES):
+    """The words of a part of a chapter, from its beginning."""
+    text = part.match(FRONT.sub("", path.read_text("utf-8")))[0]
     return count(text) + count(captions(text))
 
 
-def section_end(path, heading):
-    """The words up to the end of a section."""
-    text = FRONT.sub("", path.read_text("utf-8"))
-    start = text.index(f"\n{heading}\n") + 1
-    stop = re.search(r"^## ", text[start + 3:], re.M)
-    text = text[: start + 3 + stop.start()] if stop else text
-    return count(text) + count(captions(text))
+def chapters(root):
+    """(part, stem) of each page that people write, in the order of the contents."""
+    return [(part, Path(file).stem) for part, file, _ in contents(root) if Path(file).stem not in MADE]
 
 
-def chapters():
-    """(part, stem) in the order of the contents."""
-    toc = yaml.safe_load((ROOT / "_toc.yml").read_text("utf-8"))
-    yield "", Path(toc["root"]).stem
-    for part in toc["parts"]:
-        for entry in part["chapters"]:
-            yield part.get("caption", ""), Path(entry["file"]).stem
-
-
-def limits():
+def limits(root):
     """(stem, words, limit) for each page that people write."""
-    for part, stem in chapters():
-        if stem not in MADE:
-            longer = part in PARTS_LONGER or stem == "rounding"
-            yield stem, words(ROOT / "chapters" / f"{stem}.md"), LONGER if longer else LIMIT
+    for part, stem in chapters(root):
+        longer = part in PARTS_LONGER or stem == "rounding"
+        yield stem, words(root / "chapters" / f"{stem}.md"), LONGER if longer else LIMIT
 
 
-def way():
-    """(stem, words) on the way from the first page to the end of the rule for dQ, dK, dV."""
-    for stem in WAY:
-        path = ROOT / "chapters" / f"{stem}.md"
-        yield stem, section_end(path, WAY_ENDS[stem]) if stem in WAY_ENDS else words(path)
+def way(root):
+    """(stem, words) from the first page to the end of the rule for dQ, dK, dV."""
+    stems = [stem for _, stem in chapters(root)]
+    for stem in stems[:stems.index("attention")]:
+        yield stem, words(root / "chapters" / f"{stem}.md")
+    yield "attention", words(root / "chapters" / "attention.md", TO_THE_RULE)
 
 
-def main(command="table"):
-    over = [f"{stem}: {n} words, {limit} at most" for stem, n, limit in limits() if n > limit]
-    total = sum(n for _, n in way())
+def over(root):
+    """What is longer than it may be, a sentence each."""
+    for stem, n, limit in limits(root):
+        if n > limit:
+            yield f"{stem}: {n} words, {limit} at most"
+    total = sum(n for _, n in way(root))
     if total > WAY_LIMIT:
-        over.append(f"from {WAY[0]} to the rule of {WAY[-1]}: {total} words, {WAY_LIMIT} at most")
-    if command == "check":
-        print("\n".join(over))
-        return bool(over)
-    for stem, n, limit in limits():
-        print(f"{stem:16} {n:6} {limit:6} {'over' if n > limit else ''}".rstrip())
-    print(f"{'the way':16} {total:6} {WAY_LIMIT:6}  " + ", ".join(f"{s} {n}" for s, n in way()))
-    return 0
+        yield f"from the first page to the rule for dQ, dK, dV: {total} words, {WAY_LIMIT} at most"
+
+
+def main():
+    for stem, n, limit in limits(ROOT):
+        print(f"{stem:16} {n:6} {limit:6} {'over' * (n > limit)}".rstrip())
+    print(f"{'the way':16} {sum(n for _, n in way(ROOT)):6} {WAY_LIMIT:6}  "
+          + ", ".join(f"{stem} {n}" for stem, n in way(ROOT)))
+    return bool(list(over(ROOT)))
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:2]))
+    sys.exit(main())

@@ -46,12 +46,9 @@ def read_text(app, docname, source):
     if path.suffix != ".ipynb" or not text.exists():
         return
     app.env.note_dependency(str(text))
-    book, stored = nb.read_text(text), nb.code(nbformat.reads(source[0], as_version=4))
-    for id, cell in nb.code(book).items():
-        if id in stored:
-            cell.update(outputs=stored[id].outputs, execution_count=stored[id].execution_count)
-        else:
-            LOGGER.warning("the notebook has no cell %s; make notebooks", id, location=docname)
+    book = nb.read_text(text)
+    for id in nb.fill(book, nbformat.reads(source[0], as_version=4)):
+        LOGGER.warning("the notebook has no cell %s; make notebooks", id, location=docname)
     source[0] = nbformat.writes(book)
 
 
