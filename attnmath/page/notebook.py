@@ -81,7 +81,7 @@ def formula(function):
     parameters = inspect.signature(function).parameters
     lines = source.split("\n")
     kept = [x for x in tree.body if not _checks(x, set(parameters))]
-    kept = [line for x in kept for line in lines[x.lineno - 1:x.end_lineno]]
+    kept = [line.removesuffix("  # fmt: skip") for x in kept for line in lines[x.lineno - 1:x.end_lineno]]
     plain = [p.replace(annotation=p.empty) for p in parameters.values()]
     return "\n".join([f"def {function.__name__}{inspect.Signature(plain)}:", *kept])
 
