@@ -80,7 +80,10 @@ REMOVAL = Cast(
         "hat O": Letter(("m", "n", "d_v"), "prp:without_key"),
     },
     outputs=("O",),
-    rows={"q": "Q", "k": "K", "v": "V", "o": "O", "a": "A", "p": "P", "u": "U", "hat p": "hat P", "hat o": "hat O"},
+    rows={
+        **{"q": "Q", "k": "K", "v": "V", "o": "O", "a": "A", "p": "P", "u": "U"},
+        **{"hat p": "hat P", "hat o": "hat O"},
+    },
     constants=("U",),
     settings=(
         Setting("random bias", 601, change=_one_hidden(_one_feature_alike)),
