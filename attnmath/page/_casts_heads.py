@@ -81,8 +81,8 @@ REMOVAL = Cast(
     },
     outputs=("O",),
     rows={
-        **{"q": "Q", "k": "K", "v": "V", "o": "O", "a": "A", "p": "P", "u": "U"},
-        **{"hat p": "hat P", "hat o": "hat O"},
+        "q": "Q", "k": "K", "v": "V", "o": "O", "a": "A", "p": "P", "u": "U", "hat p": "hat P",
+        "hat o": "hat O",
     },
     constants=("U",),
     settings=(
