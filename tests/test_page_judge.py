@@ -16,6 +16,8 @@ from attnmath.page._syntax import parse
 from attnmath.page._values import plain
 from page_book import HEAD, book, last
 
+ROW_MEAN = r"\begin{aligned} U &:= \operatorname{rowsum}(P \circ dP) && (%s \times 1) \\" \
+    r"dA &= P \circ (dP - U \mathbf 1^{\mathsf T}) && (%s \times m) \end{aligned}"  # fmt: skip
 TRUE = [
     r"dV = P^{\mathsf T} dO, \qquad dP = dO\, V^{\mathsf T}",
     r"dA = P \circ (dP - D \mathbf 1^{\mathsf T})",
@@ -30,6 +32,7 @@ TRUE = [
     r"\frac{\partial \operatorname{vec}(O)}{\partial \operatorname{vec}(V)} = P \otimes I_{d_v} \quad (n d_v \times m d_v)",
     r"dA = (dL\, \mathbf 1^{\mathsf T}) \circ P",
     r"A = 0, \quad L = \log(m) \mathbf 1 \quad \text{if } K = 0",
+    ROW_MEAN % ("n", "n"),
 ]
 
 
@@ -60,6 +63,8 @@ FALSE = [
     (r"S = P", "S is not in the cast"),
     (r"dV = P^{\mathsf T} dO \quad (d_v \times m)", "the left side has the shape 5 × 2 here"),
     (r"\operatorname{vec}(P) = \operatorname{vec}(\operatorname{softmax}(A)) \quad (n d_v \times 1)", "the shape 20 × 1 here"),
+    (ROW_MEAN % ("m", "n"), "the left side has the shape 4 × 1 here"),
+    (ROW_MEAN % ("n", "m"), "the left side has the shape 4 × 5 here"),
 ]
 
 

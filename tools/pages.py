@@ -168,8 +168,7 @@ def rows_of(book: Book, label: str, chosen: dict) -> list[list]:
         left = re.split(r"\s*&?\s*=", display.text[statement.start:statement.end], maxsplit=1)[0]
         if statement.is_local or left not in chosen.get("only", [left]):
             continue
-        end = max([statement.end, *(c[4] for c in statement.conditions)])
-        formula = re.sub(r"\s*(&\s*\\quad|&|\\\\)\s*", " ", display.text[statement.start:end])
+        formula = re.sub(r"\s*(&\s*\\q?quad|&|\\\\)\s*", " ", statement.stated(display.text))
         where = chosen.get("why", {}).get(left, label)
         stem = Path(book.displays[where].path).stem
         rows.append([f"${formula.strip()}$", shape_of(book, cast, statement),

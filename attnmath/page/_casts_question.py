@@ -56,6 +56,7 @@ CAUSAL = replace(
     SELF,
     name="causal_self",
     letters={"chi": Letter(("n", "n")), **SELF.letters},
+    rows={**SELF.rows, "y": "Y"},
     settings=(
         Setting("causal", 741, change=together(calm, _causal)),
         Setting("causal again", 742, change=together(calm, _causal)),

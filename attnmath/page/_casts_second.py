@@ -41,7 +41,7 @@ BACKWARD = Cast(
         "psi": Letter(("1", "1"), "prp:psi"),
     },
     outputs=("O",),
-    rows={"q": "Q", "k": "K", "v": "V", "o": "O"},
+    rows={"q": "Q", "k": "K", "v": "V", "o": "O", "a": "A", "b": "B", "p": "P"},
     constants=("B", "gamma", "R"),
     has_second=True,
     settings=(

@@ -101,10 +101,9 @@ def unrun(book) -> list:
 def _lines(display) -> list[str]:
     """The statements of a display, each with its conditions; none if it cannot be read."""
     try:
-        ends = [(s.start, max([s.end, *(c[4] for c in s.conditions)])) for s in display.statements]
+        return [_plain(statement.stated(display.text)) for statement in display.statements]
     except PageError:
         return []
-    return [_plain(display.text[start:end]) for start, end in ends]
 
 
 def _plain(text: str) -> str:

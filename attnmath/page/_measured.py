@@ -100,5 +100,5 @@ def scaling_figure(data: dict, *, causal: bool = False) -> dict:
         ax.set(xlabel="$n$", ylabel=unit, xticks=SIZES)
         ax.set_xticks(SIZES, map(str, SIZES))
         ax.minorticks_off()
-        ax.legend(fontsize=9, title="and its slope", title_fontsize=9)
+        ax.legend(fontsize=9, title="program: its slope", title_fontsize=9)
     return slopes

@@ -1,5 +1,6 @@
 """What a display is made of: nodes that remember where they stand, and statements."""
 
+import re
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -72,6 +73,13 @@ class Statement:
         """Where its shape, or the last of its conditions, ends."""
         ends = [condition[4] for condition in self.conditions]
         return max([self.end, *ends, *(node.end + 1 for node in self.shape)])  # with its parenthesis
+
+    def stated(self, text: str) -> str:
+        """Its own part of a display's text, with its conditions, without the shape beside it."""
+        if not self.shape:
+            return text[self.start : self.stop]
+        rows, columns = self.shape
+        return re.sub(r"(\s|&|\\quad)*\($", "", text[self.start : rows.start]) + text[columns.end + 1 : self.stop]
 
     def nodes(self):
         for member in self.members:

@@ -60,11 +60,13 @@ class Trial:
         `only` restricts it to some statements, `ignore` drops their conditions.
         """
         for k, statement in enumerate(self.statements):
-            if statement.is_local or only is not None and k not in only:
+            if not statement.is_local and only is not None and k not in only:
                 continue
             for frame in self.frames(statement, ignore):
-                bound = self.bound(frame, statement)
                 self.check_shape(frame, statement)
+                if statement.is_local:
+                    continue
+                bound = self.bound(frame, statement)
                 for a, relation, b in self.pairs(frame, statement.members, statement.relations):
                     try:
                         yield k, compare(a, relation, b[0], bound)

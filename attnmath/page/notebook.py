@@ -37,6 +37,7 @@ def book_style():
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.grid": True,
+        "axes.axisbelow": True,
         "grid.color": "#dddddd",
         "grid.linewidth": 0.6,
         "image.cmap": "cividis",
