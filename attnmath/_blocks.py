@@ -67,7 +67,7 @@ def layer_norm_vjp(
     X, alpha, beta, dY = norm("layer_norm_vjp", X, alpha, beta, epsilon, dY=dY)
     X_hat, r = standardize(X, epsilon)
     dX_hat = alpha * dY
-    dX = (dX_hat - rowmean(dX_hat) - X_hat * rowmean(X_hat * dX_hat)) / r
+    dX = (dX_hat - rowmean(dX_hat) - rowmean(X_hat * dX_hat) * X_hat) / r
     dalpha = sum_to(dY * X_hat, alpha)
     dbeta = sum_to(dY, beta)
     return LayerNormGradients(dX, dalpha, dbeta)
@@ -91,7 +91,7 @@ def layer_norm_jvp(
     X_hat, r = standardize(X, epsilon)
     mu_dot = rowmean(X_dot)
     r_dot = rowmean(X_hat * X_dot)
-    X_hat_dot = (X_dot - mu_dot - X_hat * r_dot) / r
+    X_hat_dot = (X_dot - mu_dot - r_dot * X_hat) / r
     return alpha * X_hat_dot + alpha_dot * X_hat + beta_dot
 
 

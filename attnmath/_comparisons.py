@@ -27,21 +27,21 @@ def recurrent(X: Array, W_X: Array, W_S: Array, b: Array | None = None) -> Array
     The state before the first token is zero.
     """
     S, before = [], 0
-    for (a,) in each_row(linear(X, W_X, b)):
-        S.append(tanh(a + before))
+    for (u,) in each_row(linear(X, W_X, b)):
+        S.append(tanh(u + before))
         before = S[-1] @ W_S
     return stacked(S)
 
 
 def recurrent_vjp(dS: Array, X: Array, W_X: Array, W_S: Array, b: Array | None = None) -> tuple:
     """The gradients dX, dW_X, dW_S, db of the loss, from that in the states, dS."""
-    S, dA, later = recurrent(X, W_X, W_S, b), [], 0
+    S, dU, later = recurrent(X, W_X, W_S, b), [], 0
     for ds, s in each_row(dS, S)[::-1]:
-        dA.append((ds + later) * (1 - s * s))
-        later = dA[-1] @ T(W_S)
-    dA = stacked(dA[::-1])
-    dX, dW_X, db = linear_vjp(dA, X, W_X, b)
-    dW_S = over_tokens(S[..., :-1, :], dA[..., 1:, :])
+        dU.append((ds + later) * (1 - s * s))
+        later = dU[-1] @ T(W_S)
+    dU = stacked(dU[::-1])
+    dX, dW_X, db = linear_vjp(dU, X, W_X, b)
+    dW_S = over_tokens(S[..., :-1, :], dU[..., 1:, :])
     return dX, dW_X, dW_S, db
 
 

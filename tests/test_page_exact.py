@@ -157,7 +157,7 @@ def test_an_inequality_is_argued_by_the_derivation_of_its_name_above_it(of, word
 
 OTHER_BOUNDS = [  # of the display, and not of its derivation: some are false where no setting shows it
     ("ball_bound", r"(s + s \sqrt{c} + \sqrt{c})", r"(s + s \sqrt{c} + 1)"),
-    ("ball_bound", r"r := \max_i \lVert X_i \rVert", r"r := \lVert X_2 \rVert"),
+    ("ball_bound", r"r := \max_i \lVert x_i \rVert", r"r := \lVert x_2 \rVert"),
     ("query_bound", r"t := \max_{j, l} \lVert k_j - k_l \rVert", r"t := \max_j \lVert k_j - k_1 \rVert"),
     ("query_bound", r"s := \max_{j, l} \lVert v_j - v_l \rVert", r"s := \max_j \lVert v_j - v_2 \rVert"),
     ("key_bound", r"s := \max_i \sum_j P_{ij} \lVert v_j - o_i \rVert^2", r"s := \sum_j P_{1j} \lVert v_j - o_1 \rVert^2"),

@@ -29,7 +29,7 @@ TRUE = [
     r"\frac{\partial P_{ij}}{\partial A_{kl}} = \delta_{ik} P_{ij} (\delta_{jl} - P_{il})",
     r"\frac{\partial o_i}{\partial q_i} = \sum_j P_{ij} (v_j - o_i)^{\mathsf T} k_j",
     r"\frac{\partial L_i}{\partial A_i} = P_i, \quad \frac{\partial \langle L, L \rangle}{\partial A} = 2 (L \mathbf 1^{\mathsf T}) \circ P",
-    r"\frac{\partial \operatorname{vec}(O)}{\partial \operatorname{vec}(V)} = P \otimes I_{d_v}",
+    r"\frac{\partial \operatorname{vec}(O)}{\partial \operatorname{vec}(V)} = P \otimes I_{d_v} \quad (n d_v \times m d_v)",
     r"dA = (dL\, \mathbf 1^{\mathsf T}) \circ P",
     r"A = 0, \quad L = \log(m) \mathbf 1 \quad \text{if } K = 0",
     ROW_MEAN % ("n", "n"),
@@ -61,6 +61,8 @@ FALSE = [
     (r"A = 0 \quad \text{if } V = 0", "no setting of the cast meets the condition"),
     (r"M = 0 \quad \text{if } c = 0", "only a degenerate setting meets the condition"),
     (r"S = P", "S is not in the cast"),
+    (r"dV = P^{\mathsf T} dO \quad (d_v \times m)", "the left side has the shape 5 × 2 here"),
+    (r"\operatorname{vec}(P) = \operatorname{vec}(\operatorname{softmax}(A)) \quad (n d_v \times 1)", "the shape 20 × 1 here"),
     (ROW_MEAN % ("m", "n"), "the left side has the shape 4 × 1 here"),
     (ROW_MEAN % ("n", "m"), "the left side has the shape 4 × 5 here"),
 ]

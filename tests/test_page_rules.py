@@ -131,7 +131,7 @@ OTHERWISE = {  # true, and not what the listing computes
     "another letter": (ATTENTION, r"\langle dA, Q", r"\langle dB, Q"),
     "factors out": ("eq:softmax_vjp", r"P \circ (dP - \operatorname{rowsum}(P \circ dP) \mathbf 1^{\mathsf T})",
                     r"(P \circ dP - P \circ \operatorname{rowsum}(P \circ dP) \mathbf 1^{\mathsf T})"),
-    "another order": ("eq:layer_norm_vjp", r"\alpha_j dY_{ij}", r"dY_{ij} \alpha_j"),
+    "another order": ("eq:layer_norm_vjp", r"\alpha \circ dy_i", r"dy_i \circ \alpha"),
     "a sum opened": ("eq:multihead_jvp", r"\sum_h (\dot O_h W^O_h + O_h \dot W^O_h)",
                      r"\sum_h (O_h \dot W^O_h + \dot O_h W^O_h)"),
 }  # fmt: skip

@@ -42,6 +42,7 @@ NORM = Cast(
         "Y": Letter(("n", "d"), "eq:layer_norm"),
     },
     outputs=("Y",),
+    rows={"x": "X", "hat x": "hat X", "y": "Y"},
     names={"hat X": "X_hat"},
     constants=("epsilon",),
     settings=(

@@ -20,8 +20,6 @@ JACOBIANS = Cast(
         "V": Letter(("m", "d_v")),
         "B": Letter(("n", "m")),
         "gamma": Letter(("1", "1")),
-        "c": Letter(("1", "d_k")),
-        "r": Letter(("n", "1")),
         "E": Letter(("d_k", "d_k")),
         "A": Letter(("n", "m"), "eq:attention_map"),
         "P": Letter(("n", "m"), "eq:attention_map"),
@@ -33,7 +31,7 @@ JACOBIANS = Cast(
         "J^A": Letter(("n", "d_v", "n", "m"), "eq:jacobians"),
     },
     outputs=("O",),
-    rows={"q": "Q", "k": "K", "v": "V", "o": "O"},
+    rows={"q": "Q", "k": "K", "v": "V", "o": "O", "p": "P"},
     settings=(
         Setting("causal", 506, change=calm(masked)),
         Setting("empty row", 502, change=calm(empty_row)),
@@ -52,7 +50,7 @@ SELF_JACOBIAN = Cast(
         "J": Letter(("n", "d", "n", "d"), "eq:self_attention_jacobian"),
     },
     outputs=("Y",),
-    rows={"q": "Q", "k": "K", "v": "V", "o": "O"},
+    rows={"q": "Q", "k": "K", "v": "V", "o": "O", "x": "X", "y": "Y"},
     settings=(
         Setting("causal", 511, change=calm(masked)),
         Setting("empty row", 512, change=calm(empty_row)),

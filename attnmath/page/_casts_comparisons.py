@@ -3,22 +3,41 @@
 import numpy as np
 
 from attnmath.page._cast import Cast, Letter, Setting
-from attnmath.page._casts_layer import LINEAR, first_zero
+from attnmath.page._casts_layer import first_zero
+
+PLACE = Cast(
+    name="token by token",
+    sizes={"n": 4, "d": 3, "d_v": 5},
+    letters={
+        "X": Letter(("n", "d")),
+        "W": Letter(("d", "d_v")),
+        "b": Letter(("1", "d_v")),
+        "Y": Letter(("n", "d_v"), "eq:linear"),
+    },
+    outputs=("Y",),
+    rows={"x": "X", "y": "Y"},
+    settings=(
+        Setting("random", 81),
+        Setting("random again", 82),
+        Setting("sizes in another order", 83, {"n": 3, "d": 4, "d_v": 2}),
+    ),
+)
 
 MIXING = Cast(
     name="mixing of tokens",
-    sizes={"n": 4, "d": 3, "d_k": 5},
+    sizes={"n": 4, "d": 3, "d_v": 5},
     letters={
         "X": Letter(("n", "d")),
         "F": Letter(("n", "n")),
-        "W": Letter(("d", "d_k")),
-        "Y": Letter(("n", "d_k"), "prp:mixing"),
+        "W": Letter(("d", "d_v")),
+        "Y": Letter(("n", "d_v"), "prp:mixing"),
     },
     outputs=("Y",),
+    rows={"x": "X", "y": "Y"},
     settings=(
         Setting("random", 341),
         Setting("random again", 342),
-        Setting("sizes in another order", 343, {"n": 3, "d": 4, "d_k": 2}),
+        Setting("sizes in another order", 343, {"n": 3, "d": 4, "d_v": 2}),
     ),
 )
 
@@ -63,7 +82,7 @@ RECURRENT = Cast(
         "b": Letter(("1", "d_u")),
         **{
             letter: Letter(("1", "d_u"), "prp:recurrent")
-            for pair in zip(_primed("a"), _primed("s"))
+            for pair in zip(_primed("u"), _primed("s"))
             for letter in pair
         },
         **{y: Letter(("1", "d_v"), "prp:recurrent") for y in _primed("y")},
@@ -81,7 +100,7 @@ ONLINE = Cast(
     name="one query, key by key",
     sizes={"m": 5, "d_v": 3},
     letters={
-        "a": Letter(("m", "1")),
+        "a": Letter(("1", "m")),
         "V": Letter(("m", "d_v")),
         "mu": Letter(("m", "1"), "prp:running"),
         "sigma": Letter(("m", "1"), "prp:running"),
@@ -118,4 +137,4 @@ LINEAR_ATTENTION = Cast(
     ),
 )
 
-COMPARED = (LINEAR, MIXING, READING, RECURRENT, ONLINE, LINEAR_ATTENTION)
+COMPARED = (PLACE, MIXING, READING, RECURRENT, ONLINE, LINEAR_ATTENTION)

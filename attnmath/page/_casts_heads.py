@@ -8,11 +8,11 @@ from attnmath.page._casts_layer import WEIGHTS, calm, empty_row, inside, masked,
 
 
 def _one_hidden(change=lambda values, sizes: None):
-    """The change, and row j of N hides key j."""
+    """The change, and row j of U hides key j."""
 
     def changed(values: dict, sizes: dict) -> None:
         change(values, sizes)
-        values["N"] = np.where(np.eye(sizes["m"]), -np.inf, 0.0)
+        values["U"] = np.where(np.eye(sizes["m"]), -np.inf, 0.0)
 
     return changed
 
@@ -68,7 +68,7 @@ REMOVAL = Cast(
         "K": Letter(("m", "d_k")),
         "V": Letter(("m", "d_v")),
         "B": Letter(("n", "m")),
-        "N": Letter(("m", "m")),
+        "U": Letter(("m", "m")),
         "gamma": Letter(("1", "1")),
         "c": Letter(("1", "d_v")),
         "A": Letter(("n", "m"), "eq:attention_map"),
@@ -80,8 +80,11 @@ REMOVAL = Cast(
         "hat O": Letter(("m", "n", "d_v"), "prp:without_key"),
     },
     outputs=("O",),
-    rows={"q": "Q", "k": "K", "v": "V", "o": "O", "hat o": "hat O"},
-    constants=("N",),
+    rows={
+        "q": "Q", "k": "K", "v": "V", "o": "O", "a": "A", "p": "P", "u": "U", "hat p": "hat P",
+        "hat o": "hat O",
+    },
+    constants=("U",),
     settings=(
         Setting("random bias", 601, change=_one_hidden(_one_feature_alike)),
         Setting("empty row", 602, change=_one_hidden(_value_of_the_mean(0, empty_row))),

@@ -47,7 +47,7 @@ def _halves(values: dict, sizes: dict) -> None:
     Q, K, V = values["Q"], values["K"], values["V"]
     apart = K[0] - K[1]
     values["Q"] = Q - np.outer(Q @ apart, apart) / (apart @ apart)
-    values["a"], values["b"] = V[:1] - V[1:], apart[None]
+    values["f"], values["g"] = V[:1] - V[1:], apart[None]
     _same_for_all_keys(values)
 
 
@@ -89,12 +89,12 @@ def _one_query(values: dict, sizes: dict) -> None:
 
 
 def _setting(name: str, seed: int, sizes: dict | None = None, change=None) -> Setting:
-    """A setting whose directions a and b are short, so that their squares stay small."""
+    """A setting whose directions f and g are short, so that their squares stay small."""
 
     def changed(values: dict, sizes: dict) -> None:
         if change is not None:
             change(values, sizes)
-        values["a"], values["b"] = values["a"] / 5, values["b"] / 5
+        values["f"], values["g"] = values["f"] / 5, values["g"] / 5
 
     return Setting(name, seed, sizes or {}, changed)
 
@@ -110,8 +110,8 @@ REACH = Cast(
         "V": Letter(("m", "d_v")),
         "B": Letter(("n", "m")),
         "gamma": Letter(("1", "1"), "positive"),
-        "a": Letter(("1", "d_v")),
-        "b": Letter(("1", "d_k")),
+        "f": Letter(("1", "d_v")),
+        "g": Letter(("1", "d_k")),
         "E": Letter(("m", "d_k")),
         "A": Letter(("n", "m"), "eq:attention_map"),
         "P": Letter(("n", "m"), "eq:attention_map"),
@@ -203,6 +203,7 @@ BALL = Cast(
         "Y": Letter(("n", "d_v"), "prp:ball_map"),
     },
     outputs=("Y",),
+    rows={"x": "X", "y": "Y"},
     settings=(
         Setting("random bias", 421),
         Setting("empty row, the first token in a plane", 422, change=together(empty_row, _from_a_plane)),
@@ -225,7 +226,7 @@ def _mirrored(values: dict, sizes: dict) -> None:
     """A change that turns the scores round, and one that moves an event as far as it can."""
     values["a"] = (np.arange(sizes["m"]) * 3 / 8 - 5 / 8)[None]
     values["u"] = -2 * values["a"]
-    values["y"] = -values["t"] / 2
+    values["omega"] = -values["t"] / 2
     _first_key(values, sizes)
 
 
@@ -253,7 +254,7 @@ FINITE = Cast(
         "u": Letter(("1", "m")),
         "chi": Letter(("1", "m"), "mask"),
         "V": Letter(("m", "d_v")),
-        "y": Letter(("1", "1")),
+        "omega": Letter(("1", "1")),
         "t": Letter(("1", "1"), "positive"),
         "p": Letter(("1", "m"), "prp:softmax_row"),
     },

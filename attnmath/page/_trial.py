@@ -1,5 +1,6 @@
 """Compares the sides of the statements of one display in one scene."""
 
+import math
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -77,7 +78,7 @@ class Trial:
         """The shape that the page writes beside a statement is that of its sides."""
         if statement.shape:
             shape = tuple(frame.evaluate(statement.members[0]).shape)
-            if shape != tuple(map(frame.integer, statement.shape)):
+            if shape != tuple(size(frame, side) for side in statement.shape):
                 text = f"the left side has the shape {shape[0]} × {shape[1]} here"
                 raise PageError("shape", text, statement.shape[0].start)
 
@@ -134,6 +135,12 @@ class Trial:
         if "~" not in statement.relations:
             raise PageError("grammar", "'within' belongs to '≈'", start)
         return bound
+
+
+def size(frame: Frame, node: Node) -> int:
+    """A side of a shape: a size, or a product of sizes."""
+    factors = node.args[0] if node.kind == "prod" else (node,)
+    return math.prod(map(frame.integer, factors))
 
 
 def fitted(pair: list[Value], members: tuple) -> tuple[Value, Value]:
