@@ -327,6 +327,15 @@ def test_pictures_have_a_text_for_those_who_cannot_see_them(path):
 
 @pytest.mark.parametrize("path", [path for path in TEXTS if path.stem in nb.texts(CHAPTERS)],
                          ids=lambda path: path.stem)
+def test_a_table_is_read_as_markdown_of_the_book(path):
+    """Without it the book shows a table's formulas and code as they are typed."""
+    for cell in nb.read_text(path).cells:
+        if cell.cell_type == "code" and re.search(r"^(as|\w+)_table\(", cell.source, re.M):
+            assert cell.metadata.get("mystnb", {}).get("markdown_format") == "myst", cell.source
+
+
+@pytest.mark.parametrize("path", [path for path in TEXTS if path.stem in nb.texts(CHAPTERS)],
+                         ids=lambda path: path.stem)
 def test_code_on_a_page_is_short(path):
     """Ten lines are read; what draws or checks may be longer and wider: it is folded, or judges an exercise."""
     for cell in nb.read_text(path).cells:
