@@ -43,6 +43,11 @@ def plain(text: str) -> str:
     return re.sub(r"(?<=\\\\)\[[\d.]+[a-z]+\]|\s*\{\}(?!\s*\[)", "", text)
 
 
+def unset(text: str) -> str:
+    """A statement without what breaks and aligns its lines."""
+    return re.sub(r"\\q?quad|\\\\|[&\s]", "", plain(text))
+
+
 def squeezed(text: str) -> str:
     """One line, one blank at a time."""
     return re.sub(r"\s+", " ", text).strip()
