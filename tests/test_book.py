@@ -429,6 +429,8 @@ def test_a_shown_function_is_its_source():
     source = (ROOT / "attnmath" / "_softmax.py").read_text("utf-8")
     assert "\n".join(body) + "\n" in source and body[0] == "    P = softmax(A, tau)"
     assert shown.endswith("\n\n[attnmath/_softmax.py](../attnmath/_softmax.py)")
+    noted = (ROOT / "attnmath" / "_second_layer.py").read_text("utf-8")
+    assert "# fmt:" in noted and "# fmt:" not in show(attnmath.multihead_hvp).data, "An editor's note is no formula."
 
 
 def test_a_check_says_how_far_off_it_was(capsys):
