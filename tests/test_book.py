@@ -300,7 +300,7 @@ Gamma Delta Lambda Pi Sigma Phi Psi Omega ell
 mathbf mathsf mathbb mathrm operatorname text dot bar hat tilde
 sum prod frac tfrac sqrt partial circ otimes cdot times le ge lt gt ne neq approx infty
 to in mapsto dots cdots ldots colon quad qquad
-langle rangle lfloor rfloor bmod lVert rVert lvert rvert left right big Big bigl bigr Bigl Bigr
+langle rangle lfloor rfloor bmod lVert rVert lvert rvert left right big Big bigl bigr Bigl Bigr biggl biggr
 exp log ln tanh max min det dim begin end top
 """.split())
 
@@ -454,6 +454,8 @@ def test_a_shown_function_is_its_source():
     source = (ROOT / "attnmath" / "_softmax.py").read_text("utf-8")
     assert "\n".join(body) + "\n" in source and body[0] == "    P = softmax(A, tau)"
     assert shown.endswith("\n\n[attnmath/_softmax.py](../attnmath/_softmax.py)")
+    noted = (ROOT / "attnmath" / "_second_layer.py").read_text("utf-8")
+    assert "# fmt:" in noted and "# fmt:" not in show(attnmath.multihead_hvp).data, "An editor's note is no formula."
 
 
 def test_a_check_says_how_far_off_it_was(capsys):

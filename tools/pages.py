@@ -18,6 +18,7 @@ import derived  # noqa: E402
 from register import ERRATA, SOURCES, VERDICTS, Register  # noqa: E402
 
 from attnmath.page._book import Book  # noqa: E402
+from attnmath.page._syntax import plain  # noqa: E402
 from attnmath.page._trial import Trial  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -170,7 +171,7 @@ def rows_of(book: Book, label: str, chosen: dict) -> list[list]:
         left = re.split(r"\s*&?\s*=", display.text[statement.start:statement.end], maxsplit=1)[0]
         if statement.is_local or left not in chosen.get("only", [left]):
             continue
-        formula = re.sub(r"\s*(&\s*\\q?quad|&|\\\\)\s*", " ", statement.stated(display.text))
+        formula = re.sub(r"\s*(&\s*\\q?quad|&|\\\\)\s*", " ", plain(statement.stated(display.text)))
         where = chosen.get("why", {}).get(left, label)
         rows.append([f"${formula.strip()}$", shape_of(book, cast, statement), f"{{eq}}`{where}`"])
     if "only" in chosen and len(rows) != len(chosen["only"]):
