@@ -197,7 +197,8 @@ def contents(root: Path) -> str:
         name = file if file.endswith(".ipynb") else f"{file}.md"
         rows.append(["" if part == above else part, number or "", f"[{titles[Path(name).stem]}]({name})"])
         above = part
-    said = f"The book is at <{address}>. " * bool(address) + "Each line opens a notebook; where there is none, the page is best read in the built book."
+    said = f"The book is at <{address}>. " * bool(address) + (
+        "Each line opens a notebook; where there is none, the page is best read in the built book.")
     lines = [before + BEGIN, said, "", *table(["part", "", "chapter"], rows), END]
     return "\n".join(lines) + rest.partition(END)[2]
 
