@@ -300,7 +300,7 @@ Gamma Delta Lambda Pi Sigma Phi Psi Omega ell
 mathbf mathsf mathbb mathrm operatorname text dot bar hat tilde
 sum prod frac tfrac sqrt partial circ otimes cdot times le ge lt gt ne neq approx infty
 to in mapsto dots cdots ldots colon quad qquad
-langle rangle lfloor rfloor bmod lVert rVert lvert rvert left right big Big bigl bigr Bigl Bigr
+langle rangle lfloor rfloor bmod lVert rVert lvert rvert left right big Big bigl bigr Bigl Bigr biggl biggr
 exp log ln tanh max min det dim begin end top
 """.split())
 
@@ -413,12 +413,37 @@ def test_the_list_of_functions_is_complete():
 
 def test_a_docstring_becomes_links():
     extension = load(CHAPTERS / "_ext" / "attnmath_book.py")
-    lines = ["The weights of *x.", "", "A (..., m) -> P (..., m).",
-             "Derived in chapters/softmax.md, eq:softmax."]
+    lines = ["The weights of *x.", "", "A (..., m), tau (), then", "x -> P (..., m)", "",
+             'Of (...) and X -> "Y".', "Derived in chapters/softmax.md, eq:softmax."]
     extension.link_docstring(None, "function", "softmax", None, None, lines)
     assert [line for line in lines if line] == [
-        r"The weights of \*x.", "``A (..., m) -> P (..., m).``",
-        "Derived in :doc:`/chapters/softmax`, :eq:`eq:softmax`."]
+        r"The weights of \*x.", "``A (...,\N{NO-BREAK SPACE}m), tau (), then x -> P (...,\N{NO-BREAK SPACE}m)``",
+        r'Of (\...) and X -> \"Y\".', "Derived in :doc:`/chapters/softmax`, :eq:`eq:softmax`."]
+
+
+def test_a_formula_keeps_its_marks_and_minus_infinity_its_sign():
+    from docutils import nodes
+    from docutils.utils import new_document
+    extension = load(CHAPTERS / "_ext" / "attnmath_book.py")
+    document = new_document("page")
+    document += nodes.paragraph("", "", nodes.Text("rows ("), nodes.math("", "n"), nodes.Text("/"),
+                                nodes.math("", "m"), nodes.Text("), "), nodes.math("", "d"),
+                                nodes.Text(" or -inf here, A-b not, "), nodes.literal("", "-inf"))
+    transform = extension.KeepTogether(document)
+    transform.run()
+    assert [node.astext() for node in document.findall(nodes.inline)] == ["(n/m),", "-inf"]
+    assert document.astext() == "rows (n/m), d or -inf here, A-b not, -inf"
+
+
+def test_the_title_of_an_exercise_has_no_brackets_around_it():
+    from docutils import nodes
+    extension = load(CHAPTERS / "_ext" / "attnmath_book.py")
+    for words, at, mended in [((" (", "By hand (compute)", ")"), 0, "· By hand (compute)"),
+                              (("Exercise 3.1", " (", "Why", ")"), 1, "Exercise 3.1 · Why"),
+                              (("Exercise",), 1, "Exercise")]:
+        title = nodes.title("", "", *map(nodes.Text, words))
+        extension.MendTitles.unbracket(title, at)
+        assert title.astext() == mended
 
 
 def test_a_shown_function_is_its_source():
@@ -429,6 +454,8 @@ def test_a_shown_function_is_its_source():
     source = (ROOT / "attnmath" / "_softmax.py").read_text("utf-8")
     assert "\n".join(body) + "\n" in source and body[0] == "    P = softmax(A, tau)"
     assert shown.endswith("\n\n[attnmath/_softmax.py](../attnmath/_softmax.py)")
+    noted = (ROOT / "attnmath" / "_second_layer.py").read_text("utf-8")
+    assert "# fmt:" in noted and "# fmt:" not in show(attnmath.multihead_hvp).data, "An editor's note is no formula."
 
 
 def test_a_check_says_how_far_off_it_was(capsys):

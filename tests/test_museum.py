@@ -143,5 +143,6 @@ def test_a_fault_of_the_data_is_found(change, found):
     assert any(found in fault for fault in faults(change))
 
 
-def test_titles_have_no_mark_up_of_their_own():
-    assert museum_page.escaped("a_b [c] `d` <e>") == "a\\_b \\[c\\] \\`d\\` \\<e\\>"
+def test_titles_have_no_mark_up_of_their_own_but_code():
+    assert museum_page.escaped("a_b [c] `d_e` <f>") == "a\\_b \\[c\\] `d_e` \\<f\\>"
+    assert museum_page.escaped("a `b") == "a \\`b"

@@ -1,10 +1,12 @@
 """Every kind of misprint is made, and judged; survivors are reported with their kind."""
 
+from collections import Counter
+
 import pytest
 
 from attnmath.page._edits import latex
 from attnmath.page._listed import Entry, entries, identity_faults, report
-from attnmath.page._misprints import Judged, tally
+from attnmath.page._misprints import Judged, Survivor, Tally, tally
 from attnmath.page._mutations import misprints
 from attnmath.page._nodes import PageError
 from attnmath.page._syntax import parse
@@ -209,6 +211,13 @@ def test_an_entry_that_no_longer_survives_is_a_fault():
     result = tally(one, last(one))
     stale = Entry("prp:tested", "dV = P dO", "D = D + 0 D", 3)
     assert report([result], [stale])[1] == ["line 3: prp:tested: no longer survives: dV = P dO"]
+
+
+def test_an_entry_does_not_say_how_its_lines_are_broken():
+    found = Survivor("prp:tested", r"& A \\ &\quad = P \\ &\qquad + B", "letter")
+    entries = [Entry("prp:tested", text, "", 3) for text in (r"A &= P \\ &\quad {} + B", r"A &= P \\ &\quad {} - B")]
+    one = Tally("prp:tested", Counter(), survivors=(found,))
+    assert report([one], entries[:1])[1] == [] and len(report([one], entries[1:])[1]) == 2
 
 
 def test_an_identity_in_the_list_must_hold(tmp_path):

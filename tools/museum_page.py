@@ -61,8 +61,10 @@ def capital(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """A title as words: no mark-up of its own."""
-    return re.sub(r"([\\`*_\[\]<>{}$|])", r"\\\1", text)
+    """A title as words: no mark-up of its own but code between backticks."""
+    words = re.split(r"(`[^`]+`)", text)
+    words[::2] = [re.sub(r"([\\`*_\[\]<>{}$|])", r"\\\1", word) for word in words[::2]]
+    return "".join(words)
 
 
 def faults(exhibits: list[dict], table: dict, labels: set[str], rules: list[str]):

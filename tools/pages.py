@@ -18,6 +18,7 @@ import derived  # noqa: E402
 from register import ERRATA, SOURCES, VERDICTS, Register  # noqa: E402
 
 from attnmath.page._book import Book  # noqa: E402
+from attnmath.page._syntax import plain  # noqa: E402
 from attnmath.page._trial import Trial  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,7 +69,7 @@ tokens: $X$ ($n \\times d$) makes the queries, $Z$ ($m \\times d_z$) the keys an
 the heads, $\\gamma$ is the scale ($1/\\sqrt{{d_k}}$ unless said) and $B$ the mask or bias, whose entries
 may be $-\\infty$: a mask changes no formula. $dX$ is the gradient of the loss with respect to $X$, and
 has its shape; $dY$ is given. $\\circ$ multiplies entry by entry, $\\operatorname{{rowsum}}$ sums each row to
-a column, $\\mathbf 1$ is a column of ones.
+a column, $\\mathbf 1$ is a column of ones. The last column leads to the display that derives the line.
 """
 
 
@@ -96,9 +97,9 @@ def overview(register: Register) -> str:
     lines += table(["chapter and source", *used], rows)
     for name in names:
         lines += [f"## {SOURCES[name].name}", "", f"The chapter: {{doc}}`{SOURCES[name].chapter}`.", ""]
-        lines += table(["", "what it says", "verdict and evidence"],
-                       [[e["id"].partition("-")[2], f"{e['says']} ({e['kind']})", with_evidence(register, e)]
-                        for e in register.entries[name]])
+        lines += table(["", "verdict", "what it says", "what was found, and where"],
+                       [[e["id"].partition("-")[2], f"**{e['verdict']}**", f"{e['says']} ({e['kind']})",
+                         found(register, e)] for e in register.entries[name]])
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -109,10 +110,12 @@ def judged(entry: dict) -> str:
     return found + (f". *{revised}.*" if revised else "")
 
 
-def with_evidence(register: Register, entry: dict) -> str:
-    """The verdict, and where it is shown."""
+def found(register: Register, entry: dict) -> str:
+    """What was measured, how an earlier verdict differed, and where it is shown."""
     links = ", ".join(map(register.link, entry.get("evidence", ())))
-    return judged(entry) + ("" if "revised" in entry else ".") + (f" Shown in {links}" if links else "")
+    return " ".join(filter(None, [f"{entry['measured']}." if entry.get("measured") else "",
+                                  f"*{entry['revised']}.*" if "revised" in entry else "",
+                                  f"Shown in {links}" if links else ""]))
 
 
 def uncapital(text: str) -> str:
@@ -155,7 +158,7 @@ def cheat_sheet(root: Path) -> str:
         rows = []
         for label, chosen in section["rows"].items():
             rows += rows_of(book, label, chosen or {})
-        lines += table(["formula", "shape", "derived in"], rows)
+        lines += table(["formula", "shape", "from"], rows)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -168,11 +171,9 @@ def rows_of(book: Book, label: str, chosen: dict) -> list[list]:
         left = re.split(r"\s*&?\s*=", display.text[statement.start:statement.end], maxsplit=1)[0]
         if statement.is_local or left not in chosen.get("only", [left]):
             continue
-        formula = re.sub(r"\s*(&\s*\\q?quad|&|\\\\)\s*", " ", statement.stated(display.text))
+        formula = re.sub(r"\s*(&\s*\\q?quad|&|\\\\)\s*", " ", plain(statement.stated(display.text)))
         where = chosen.get("why", {}).get(left, label)
-        stem = Path(book.displays[where].path).stem
-        rows.append([f"${formula.strip()}$", shape_of(book, cast, statement),
-                     f"{{eq}}`{where}` {{doc}}`{stem}`"])
+        rows.append([f"${formula.strip()}$", shape_of(book, cast, statement), f"{{eq}}`{where}`"])
     if "only" in chosen and len(rows) != len(chosen["only"]):
         raise SystemExit(f"cheat_sheet.yml: {label} has not each of {chosen['only']}")
     return rows
@@ -196,7 +197,8 @@ def contents(root: Path) -> str:
         name = file if file.endswith(".ipynb") else f"{file}.md"
         rows.append(["" if part == above else part, number or "", f"[{titles[Path(name).stem]}]({name})"])
         above = part
-    said = f"The book is at <{address}>. " * bool(address) + "Each line opens a notebook; where there is none, the page is best read in the built book."
+    said = f"The book is at <{address}>. " * bool(address) + (
+        "Each line opens a notebook; where there is none, the page is best read in the built book.")
     lines = [before + BEGIN, said, "", *table(["part", "", "chapter"], rows), END]
     return "\n".join(lines) + rest.partition(END)[2]
 

@@ -17,7 +17,7 @@ from lark.exceptions import UnexpectedInput
 
 from attnmath.page._nodes import PageError
 from attnmath.page._prose import WRITE
-from attnmath.page._syntax import parse
+from attnmath.page._syntax import parse, plain
 
 WORDS = ("if", "when", "unless", "let", "for", "at", "where", "with", "suppose", "assume")
 HYPOTHESIS = re.compile(rf"(?<![\w-])({'|'.join(WORDS)})( (all|any|every|each|some))?\s+$", re.I)
@@ -107,7 +107,7 @@ def _lines(display) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    return re.sub(r"\\\\|\\q?quad|\\[,;!: ]|[\s&]|[.,;]$", "", text)
+    return re.sub(r"\\\\|\\q?quad|\\[,;!: ]|[\s&]|\{\}|[.,;]$", "", plain(text))
 
 
 def counts(book) -> tuple[int, int, int]:

@@ -214,7 +214,7 @@ def _row(book: Book, verdict: Verdict, proofs: dict, tallies: dict) -> list[str]
     display, one = verdict.display, tallies[verdict.display.label]
     name = f"{{eq}}`{display.label}` {display.label}"
     if display.kind == "eq":
-        name = f"{{eq}}`{display.label}` eq:{{py:func}}`~attnmath.{display.name}`"
+        name = f"{{eq}}`{display.label}` {{py:func}}`eq:{display.name} <attnmath.{display.name}>`"
     rests = ", ".join(f"{{eq}}`{label}`" for label in rests_on(book, verdict))
     counts = f"{sum(one.rejected.values())}/{one.tried}"
     return [name, rests, str(verdict.comparisons),

@@ -9,6 +9,7 @@ import numpy as np
 from attnmath.page._book import Book
 from attnmath.page._judge import hold
 from attnmath.page._misprints import REJECTED, Tally
+from attnmath.page._mutations import unset
 from attnmath.page._nodes import PageError
 from attnmath.page._syntax import parse
 
@@ -59,15 +60,15 @@ def report(tallies: list[Tally], listed: list[Entry]) -> tuple[list[str], list[s
     for one in tallies:
         rejected += one.rejected
     survivors = [s for one in tallies for s in one.survivors]
-    known = {(e.label, e.statement) for e in listed}
-    unlisted = [s for s in survivors if (s.label, s.statement) not in known]
+    known = {(e.label, unset(e.statement)) for e in listed}
+    unlisted = [s for s in survivors if (s.label, unset(s.statement)) not in known]
     faults = [f"{s.label}: survives ({s.kind}): {s.statement}" for s in unlisted]
-    alive = {(s.label, s.statement) for s in survivors}
+    alive = {(s.label, unset(s.statement)) for s in survivors}
     ran = {one.label for one in tallies}
     faults += [
         f"line {e.line}: {e.label}: no longer survives: {e.statement}"
         for e in listed
-        if e.label in ran and (e.label, e.statement) not in alive
+        if e.label in ran and (e.label, unset(e.statement)) not in alive
     ]
     kinds = ", ".join(f"{rejected[kind]} by {kind}" for kind in REJECTED)
     lines = [

@@ -101,5 +101,6 @@ def scaling_figure(data: dict, *, causal: bool = False) -> dict:
         ax.set_xticks(SIZES, map(str, SIZES))
         ax.minorticks_off()
         ax.set_ylim(top=12 * ax.get_ylim()[1])                  # room for the legend
-        ax.legend(loc="upper left", fontsize=10.5, title="program: its slope", title_fontsize=10.5, labelspacing=0.3)
+        ax.legend(loc="upper left", fontsize=10.5, labelspacing=0.3,
+                  title="program: its slope", title_fontsize=10.5)
     return slopes

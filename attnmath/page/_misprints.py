@@ -20,10 +20,10 @@ from attnmath.page._conditions import STRENGTHENED
 from attnmath.page._corrections import corrections
 from attnmath.page._edits import Misprint
 from attnmath.page._judge import hold
-from attnmath.page._mutations import misprints, plain, squeezed
+from attnmath.page._mutations import misprints, squeezed
 from attnmath.page._nodes import PageError
 from attnmath.page._oracles import Independent
-from attnmath.page._syntax import parse
+from attnmath.page._syntax import parse, plain
 from attnmath.page._trial import LARGEST_FREE, Trial, compare, is_constant
 from attnmath.page._values import Value
 

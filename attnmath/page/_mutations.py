@@ -13,6 +13,7 @@ from attnmath.page._cast import Cast
 from attnmath.page._conditions import bounds, conditions
 from attnmath.page._edits import EDITS, Misprint
 from attnmath.page._nodes import Node, Statement
+from attnmath.page._syntax import plain
 
 STRONGER = {"=": ["\\ne", "<"], "\\le": ["=", "\\ge", "<"], "\\ge": ["=", "\\le", ">"],
             "\\leq": ["=", "\\ge", "<"], "\\geq": ["=", "\\le", ">"], "<": [">"],
@@ -37,10 +38,9 @@ def _squeezed(text: str) -> str:
     return re.sub(r"\s+", "", text)
 
 
-def plain(text: str) -> str:
-    """A display without what only says how it is set: sizes of brackets, room between lines, empty groups."""
-    text = re.sub(r"\\(left|right|[bB]igg?[lr]?)(?![A-Za-z])", "", text)
-    return re.sub(r"(?<=\\\\)\[[\d.]+[a-z]+\]|\s*\{\}(?!\s*\[)", "", text)
+def unset(text: str) -> str:
+    """A statement without what breaks and aligns its lines."""
+    return re.sub(r"\\q?quad|\\\\|[&\s]", "", plain(text))
 
 
 def squeezed(text: str) -> str:

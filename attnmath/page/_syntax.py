@@ -45,6 +45,12 @@ def parse(text: str) -> tuple[Statement, ...]:
     return tuple(statements)
 
 
+def plain(text: str) -> str:
+    """A display without what only says how it is set: sizes of brackets, room between lines, empty groups."""
+    text = re.sub(r"\\(left|right|[bB]igg?[lr]?)(?![A-Za-z])", "", text)
+    return re.sub(r"(?<=\\\\)\[[\d.]+[a-z]+\]|\s*\{\}(?!\s*\[)", "", text)
+
+
 def _offset(text: str, error: UnexpectedInput) -> int:
     position = getattr(error, "pos_in_stream", None)
     return len(text.rstrip()) if position is None or position < 0 else position

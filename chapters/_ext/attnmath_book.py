@@ -5,6 +5,8 @@
 * MathJax, its assistive MathML and nothing else of it, from a package: no page needs a network.
 * Below each equation `eq:name`, a link to `attnmath.name`; in that function's docstring,
   `chapters/softmax.md, eq:softmax` becomes links back. Below each listing, a link to its module.
+* Lines break where a reader expects it: not between a formula and its comma, nor after the sign of -inf;
+  sentences that a cell prints are wrapped. The titles of exercises have no brackets around brackets.
 * The page that moves: what stands in `explorer.html`, and its scripts, where a page has a place for it.
 * Edit, Colab and Binder buttons where BOOK_REPOSITORY says where the book lives.
 """
@@ -22,7 +24,9 @@ from docutils import nodes
 from sphinx import addnodes
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.transforms import SphinxTransform
+from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
+from sphinx_exercise.nodes import exercise_enumerable_node, solution_node
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "tools"))
@@ -35,6 +39,9 @@ LISTED = re.compile(r"\.\./(attnmath/[\w/]+)\.py(?:#\w+)?")
 FUNCTION_LABEL = re.compile(r"^eq:([A-Za-z]\w*)$")
 DERIVED_IN = re.compile(r"chapters/(\w+)\.md")
 LABEL = re.compile(r"(?<![\w`:])eq:(\w+)")
+SIGNED = re.compile(r"(?<![^\s(“])([-+][A-Za-z][\w.]*)")
+ATTACHED = r"[^\s\u4e00-\u9fff]*"      # up to a space; Chinese has none, and breaks anywhere
+SENTENCE = re.compile(r"Not yet\. |[A-Z](?!.*(  |\[))")    # no columns, no row of an array
 EXPLORER = "<!-- the head that moves -->"
 COMMENT = re.compile(r"\s*(<!--((?!-->).)*-->\s*)*", re.S)
 
@@ -158,21 +165,100 @@ def plain(formula):
     return " ".join(formula.split())
 
 
+class KeepTogether(SphinxPostTransform):
+    """No line begins with the comma after a formula, ends with the bracket before it, or with the sign of -inf.
+
+    Browsers break before and after a formula, whatever stands there.
+    """
+
+    default_priority = 900      # when the links are there
+    formats = ("html",)
+    verbatim = (nodes.literal, nodes.FixedTextElement, nodes.math, nodes.raw, addnodes.desc_signature)
+
+    def run(self):
+        for math in list(self.document.findall(nodes.math)):
+            self.keep(math)
+        for text in list(self.document.findall(nodes.Text)):
+            parts = SIGNED.split(text.astext())
+            if len(parts) > 1 and not self.is_verbatim(text):
+                words = [nodes.Text(part) for part in parts]
+                words[1::2] = map(kept, words[1::2])
+                text.parent.replace(text, [word for word in words if word.astext()])
+
+    @staticmethod
+    def keep(math):
+        parent, at = math.parent, math.parent.index(math)
+        before, after = ([*parent[:at]] or [None])[-1], ([*parent[at + 1:]] or [None])[0]
+        head = re.search(ATTACHED + "$", before.astext())[0] if isinstance(before, nodes.Text) else ""
+        tail = re.match(ATTACHED, after.astext())[0] if isinstance(after, nodes.Text) else ""
+        glued = isinstance(before, nodes.inline) and "kept" in before["classes"]
+        if not (head or tail or glued):
+            return
+        group = [nodes.Text(head)] * bool(head) + [math] + [nodes.Text(tail)] * bool(tail)
+        if tail:
+            parent[at + 1:at + 2] = [nodes.Text(after.astext()[len(tail):])] * (len(after.astext()) > len(tail))
+        parent.remove(math)
+        if glued:
+            before.extend(group)
+            return
+        if head:
+            parent[at - 1:at] = [nodes.Text(before.astext().removesuffix(head)), kept(*group)]
+        else:
+            parent.insert(at, kept(*group))
+
+    def is_verbatim(self, node):
+        while node := node.parent:
+            if isinstance(node, self.verbatim):
+                return True
+        return False
+
+
+def kept(*children):
+    return nodes.inline("", "", *children, classes=["kept"])
+
+
+class MendTitles(SphinxPostTransform):
+    """Exercise 3.1 · By hand (compute), in place of Exercise 3.1 (By hand (compute)); and what is wrapped."""
+
+    default_priority = 23       # after those of sphinx-exercise
+    formats = ("html",)
+
+    def run(self):
+        for exercise in self.document.findall(exercise_enumerable_node):
+            self.unbracket(exercise[0], 0)
+        for solution in self.document.findall(solution_node):
+            said, link = solution[0]
+            solution[0][0] = nodes.Text(f"{said} ")         # the space, out of the link
+            link[0] = nodes.Text(link[0].lstrip())
+            self.unbracket(link, 1)
+        for output in self.document.findall(nodes.literal_block):
+            lines = output.astext().splitlines()
+            if "stream" in output["classes"] and all(map(SENTENCE.match, lines)):
+                output["classes"].append("prose")
+
+    @staticmethod
+    def unbracket(title, at):
+        if title[at:] and (title[at], title[-1]) == (" (", ")"):
+            title[at] = nodes.Text(" · "[not at:])
+            title.pop()
+
+
 def link_docstring(app, what, name, obj, options, lines):
-    """The line of shapes by itself, as code; a chapter's file and an equation's label as links."""
+    """The paragraph of shapes, the second one, and examples as code; a file's and an equation's names as links."""
+    first, *rest = "\n".join(lines).split("\n\n")
+    if rest and "-> " in rest[0]:       # no line breaks in the middle of a shape
+        shapes = re.sub(r"\([^()]*\)", lambda shape: re.sub(r"\s+", "\N{NO-BREAK SPACE}", shape[0]), rest[0])
+        rest[0] = "``" + re.sub(r"[ \n]+", " ", shapes.strip()) + "``"
     done = []
-    for line in lines:
-        if " -> " in line and "``" not in line:
-            line = f"``{line.strip()}``"
-            done.append("")
-        elif "`" not in line:
-            line = line.replace("*", r"\*")      # *x is no emphasis
+    for line in "\n\n".join([first, *rest]).split("\n"):
+        if "`" not in line and not line.startswith(" "):
+            line = re.sub(r'([*"]|\.(?=\.\.))', r"\\\1", line)     # no emphasis, ellipsis or curly quotes
         if line.startswith("Derived in "):
             done.append("")
+        if line.startswith("    ") and done[-1:] == [""]:
+            done += ["::", ""]                  # indented: an example in code
         line = DERIVED_IN.sub(r":doc:`/chapters/\1`", line)
         done.append(LABEL.sub(r":eq:`eq:\1`", line))
-        if line.startswith("``"):
-            done.append("")
     lines[:] = done
 
 
@@ -255,6 +341,8 @@ def add_buttons(app, pagename, templatename, context, doctree):
 def setup(app):
     app.add_transform(CountDisplays)
     app.add_transform(LinkEquations)
+    app.add_post_transform(MendTitles)
+    app.add_post_transform(KeepTogether)
     app.connect("builder-inited", add_static)
     app.connect("source-read", read_text)
     app.connect("env-check-consistency", compare_numbers)

@@ -124,7 +124,7 @@
       visibility: long > 0.04 ? "visible" : "hidden" });
   }
   const SIGNS = { 1: ["plus", "M-5 0H5M0 -5V5", "+"], "-1": ["minus", "M-5 0H5", "−"], 0: ["none", "M-4 -4L4 4M-4 4L4 -4", "×"] };
-  function showPoint({ group, disc, mark, name }, letter, j, places, weight, slope) {
+  function showPoint({ group, disc, mark, name }, letter, j, places, weight, slope, line) {
     const at = places[j];
     const crowd = places.slice(0, j).filter((other) => Math.hypot(other[0] - at[0], other[1] - at[1]) < 0.25).length;
     const [kind, path] = SIGNS[slope];
@@ -132,7 +132,7 @@
     const r = radius(weight);
     put(disc, { r });
     put(mark, { d: path });
-    const left = at[0] > 2.2;
+    const left = at[0] > 2.2 || (at[0] > -2.2 && line[0] > at[0]); // not on the line that leaves the point
     put(name, { x: left ? -r - 4 : r + 4, y: (at[1] > 2.6 ? 14 : -4) + 18 * crowd, "text-anchor": left ? "end" : "start" });
     name.textContent = letter + below(j + 1);
   }
@@ -159,9 +159,9 @@
       const scale = asks ? reach[key] / state.length[i] ** 2 : 0;
       const foot = [x.V[key][0] - scale * d[0], x.V[key][1] - scale * d[1]];
       put(ticks[key], { ...line(foot, x.V[key]), class: `ex-stem ex-${SIGNS[slopes[key]][0]}` });
-      showPoint(seen[key], "v", key, x.V, y.P[i][key], slopes[key]);
-      showPoint(offered[key], "k", key, x.K, y.P[i][key], slopes[key]);
       const step = y.dK[key].map((entry, axis) => x.K[key][axis] - 3 * entry);
+      showPoint(seen[key], "v", key, x.V, y.P[i][key], slopes[key], foot);
+      showPoint(offered[key], "k", key, x.K, y.P[i][key], slopes[key], step);
       pointArrow(moves[key], x.K[key], step, 8);
     }
     asked.forEach((one, row) => {
