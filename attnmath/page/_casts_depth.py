@@ -81,6 +81,7 @@ def _short_step(setting: Setting) -> Setting:
 STEP = replace(
     LAYER,
     name="step",
+    letters={**LAYER.letters, "eta": Letter(("1", "1"))},
     settings=tuple(
         map(_short_step, (*LAYER.settings, Setting("no value bias in one head", 127, change=no_value_bias)))
     ),

@@ -127,7 +127,6 @@ LAYER = Cast(
         "X": Letter(("n", "d")),
         "Z": Letter(("m", "d_z")),
         **WEIGHTS,
-        "eta": Letter(("1", "1")),
         **inside("eq:multihead_map"),
         "C": Letter(("n", "H*d_v"), "prp:concatenation"),
         "D": Letter(("H", "n", "1"), "prp:layer_statistic"),
