@@ -247,7 +247,7 @@ def link_docstring(app, what, name, obj, options, lines):
     """The paragraph of shapes, the second one, and examples as code; a file's and an equation's names as links."""
     first, *rest = "\n".join(lines).split("\n\n")
     if rest and "-> " in rest[0]:       # no line breaks in the middle of a shape
-        shapes = re.sub(r"\([^()]*\)", lambda shape: re.sub(r"\s+", "\N{NO-BREAK SPACE}", shape[0]), rest[0])
+        shapes = re.sub(r"\([^()]{1,24}\)", lambda shape: re.sub(r"\s+", "\N{NO-BREAK SPACE}", shape[0]), rest[0])
         rest[0] = "``" + re.sub(r"[ \n]+", " ", shapes.strip()) + "``"
     done = []
     for line in "\n\n".join([first, *rest]).split("\n"):
