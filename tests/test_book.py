@@ -419,6 +419,10 @@ def test_a_docstring_becomes_links():
     assert [line for line in lines if line] == [
         r"The weights of \*x.", "``A (...,\N{NO-BREAK SPACE}m), tau (), then x -> P (...,\N{NO-BREAK SPACE}m)``",
         r'Of (\...) and X -> \"Y\".', "Derived in :doc:`/chapters/softmax`, :eq:`eq:softmax`."]
+    call = "forward(module, query, key, value, attention_mask) -> the output"      # wider than a phone
+    lines = ["A layer.", "", call]
+    extension.link_docstring(None, "function", "layer", None, None, lines)
+    assert f"``{call}``" in lines
 
 
 def test_a_formula_keeps_its_marks_and_minus_infinity_its_sign():
