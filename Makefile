@@ -1,9 +1,10 @@
 # make book    the book in _build/html, after every check of its pages
-# make test    all tests, and every notebook again
+# make test    all tests, and every notebook that has changed since it was run
 # make help    the other targets
 
 PYTHON ?= python3
-# An index for pip that has the build of torch you want (for example one without CUDA).
+# cpu: PyTorch without CUDA, which uv fetches; or an index for pip that has the build of torch you want.
+TORCH ?=
 TORCH_INDEX ?=
 # Processes side by side: the processors, eight at most.
 JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$(( n > 8 ? 8 : n )))
@@ -22,25 +23,30 @@ READY := $(ENV)/.ready
 # A notebook's figures and warnings are its own business.
 unexport MPLBACKEND PYTHONWARNINGS PYTHONHOME
 export PYTHONPATH :=
+# Processes side by side have a thread each: those that wait for each other's processors take twice the time.
+export OMP_NUM_THREADS ?= 1
+export OPENBLAS_NUM_THREADS ?= 1
+export MKL_NUM_THREADS ?= 1
+ALL_THREADS := env -u OMP_NUM_THREADS -u OPENBLAS_NUM_THREADS -u MKL_NUM_THREADS
 
-PACKAGE := $(shell find attnmath -type f ! -path '*/__pycache__/*')    # its data as well: pages print them
-TEXTS := $(wildcard chapters/*.md)
+BOOK := $(shell find attnmath chapters tools -type f ! -path '*/__pycache__/*' ! -path '*/.*') _config.yml _toc.yml
+TESTS := $(shell find tests -type f ! -path '*/__pycache__/*')
 NOTEBOOKS := $(wildcard chapters/*.ipynb)
-TESTS := $(wildcard tests/*)
-ENGINE := $(filter attnmath/page/%,$(PACKAGE))
-PAGE_FILES := $(wildcard chapters/_ext/* chapters/_static/* chapters/*.bib chapters/*.svg) tools/nb.py tools/derived.py _config.yml _toc.yml
 KERNELS := $(PY) tools/kernels.py    # forks the kernels of a command's notebooks
 NBVAL := --nbval --nbval-kernel-name=book --nbval-cell-timeout=60 -n $(JOBS) --dist loadfile
 ALONE := -p no:hypothesispytest    # half a second for each worker that has notebooks alone
+# Of the notebooks those that have changed, or what they import: tools/runs.py.
+COMPARED = changed=$$($(PY) tools/nb.py changed); [ -z "$$changed" ] || $(KERNELS) $(PY) -m pytest --quiet $(NBVAL) $(ALONE) $$changed; $(PY) tools/nb.py compared
 CHECKS := $(DONE)/pairs $(DONE)/ledger $(DONE)/made $(DONE)/pages $(DONE)/notebooks
 LEDGER := chapters/ledger.md
 
-.PHONY: book test test-adapters check html env lab notebooks text ledger fresh-ledger pages museum trained second-order misprints proofs portable lint mutants exact-mutants identities wheel accessible clean help
+.PHONY: book test test-adapters check html chapter chapter-rows chapter-notebook env lab notebooks text ledger fresh-ledger pages museum trained second-order misprints proofs portable lint mutants exact-mutants identities wheel accessible clean help
 
 help:
 	@echo 'make book        check every page and notebook, then build _build/html'
 	@echo 'make check       the checks of make book alone'
 	@echo 'make html        the pages without the checks, to look at while writing'
+	@echo 'make chapter C=softmax  check, prove, misprint, run and render one chapter; the rest stays as it is'
 	@echo 'make test        all tests and notebooks'
 	@echo 'make test-adapters  the functions on JAX'"'"'s arrays; installs JAX into the environment'
 	@echo 'make notebooks   texts -> executed notebooks, byte for byte reproducible'
@@ -53,7 +59,7 @@ help:
 	@echo 'make second-order  measure time and memory of the derivatives of attention again (20 minutes)'
 	@echo 'make misprints   try every one-symbol misprint of every displayed formula'
 	@echo 'make proofs      prove every displayed formula that is algebraic, in exact arithmetic'
-	@echo 'make lint        ruff and codespell'
+	@echo 'make lint        ruff, mypy and codespell'
 	@echo 'make lab         JupyterLab with the chapters'
 	@echo 'make portable    do the stored outputs hold on an old processor?'
 	@echo 'make accessible  axe-core on every built page, in headless Chromium; the page that moves, moved'
@@ -62,7 +68,8 @@ help:
 	@echo 'make identities  collected identities, false ones at 100 seeds each: none may be proved (half an hour)'
 	@echo 'make wheel       the package in dist/'
 	@echo 'make clean       remove what was made; keeps the environment $(ENV)'
-	@echo 'Variables: PYTHON=python3.12, TORCH_INDEX=address of a pip index with the torch you want, JOBS=4'
+	@command -v "$(PYTHON)" > /dev/null && "$(PYTHON)" tools/lines.py || true
+	@echo 'Variables: PYTHON=python3.12, TORCH=cpu (without CUDA), TORCH_INDEX=address of a pip index with the torch you want, JOBS=4'
 
 # ---- the environment -------------------------------------------------------------------------
 
@@ -73,6 +80,8 @@ $(READY): requirements.lock pyproject.toml
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "$$("$(PYTHON)" --version) is too old; 3.11 or newer is needed. Name one: make PYTHON=python3.12 book"; exit 1; }
 	@[ -x $(PY) ] || { echo "Making the environment $(ENV) (once; a few minutes)"; "$(PYTHON)" -m venv $(ENV); }
+	@$(if $(TORCH),$(PY) -m pip install --quiet --requirement requirements-cpu.lock)
+	@$(if $(TORCH),$(PY) -m uv pip install --quiet --python $(PY) --torch-backend=$(TORCH) "$$(grep '^torch==' requirements.lock)")
 	@$(if $(TORCH_INDEX),$(PY) -m pip install --quiet --index-url "$(TORCH_INDEX)" "$$(grep '^torch==' requirements.lock)")
 	@$(PY) -m pip install --quiet --requirement requirements.lock
 	@$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
@@ -83,27 +92,27 @@ $(READY): requirements.lock pyproject.toml
 $(DONE):
 	@mkdir -p $@
 
-$(DONE)/pages: $(READY) $(TEXTS) $(PACKAGE) $(TESTS) | $(DONE)
+$(DONE)/pages: $(READY) $(BOOK) $(TESTS) | $(DONE)
 	$(PY) -m attnmath.page check
 	@touch $@
 
-$(DONE)/pairs: $(READY) $(TEXTS) $(NOTEBOOKS) tools/nb.py tools/derived.py chapters/references.bib _toc.yml | $(DONE)
+$(DONE)/pairs: $(READY) $(BOOK) | $(DONE)
 	$(PY) tools/nb.py check
 	@touch $@
 
-$(DONE)/ledger: $(READY) $(TEXTS) $(PACKAGE) tests/equivalent_misprints.txt | $(DONE)
+$(DONE)/ledger: $(READY) $(BOOK) $(TESTS) | $(DONE)
 	$(PY) -m attnmath.page ledger --check
 	@touch $@
 
 # The overview of the sources, the errata, the cheat sheet, the museum's list and the contents in
 # README.md are made from what stands elsewhere.
-$(DONE)/made: $(READY) $(TEXTS) $(PACKAGE) README.md _config.yml _toc.yml tools/pages.py tools/derived.py tools/register.py tools/museum.py tools/museum_page.py $(wildcard chapters/register/*) chapters/museum.yml attnmath/museum.json | $(DONE)
+$(DONE)/made: $(READY) $(BOOK) README.md | $(DONE)
 	$(PY) tools/pages.py check
 	$(PY) tools/museum.py check
 	@touch $@
 
-$(DONE)/notebooks: $(READY) $(NOTEBOOKS) $(PACKAGE) tools/kernels.py | $(DONE)
-	$(KERNELS) $(PY) -m pytest --quiet $(NBVAL) $(ALONE) chapters
+$(DONE)/notebooks: $(READY) $(BOOK) | $(DONE)
+	$(COMPARED)
 	@touch $@
 
 # ---- the book --------------------------------------------------------------------------------
@@ -123,7 +132,7 @@ $(DONE)/book: $(CHECKS) $(DONE)/html
 	@echo 'All checks passed. The book: _build/html/index.html'
 
 # Python does not look for garbage meanwhile, of which there is little: a quarter of the time.
-$(DONE)/html: $(READY) $(TEXTS) $(NOTEBOOKS) $(PACKAGE) $(PAGE_FILES) | $(DONE)
+$(DONE)/html: $(READY) $(BOOK) | $(DONE)
 	$(PY) -c 'import gc; gc.disable(); from jupyter_book.cli.main import main; main()' build . -q -W -n --keep-going > $(DONE)/html.log 2>&1 \
 	  || { cat $(DONE)/html.log; exit 1; }
 	@test -f _build/html/index.html
@@ -131,8 +140,22 @@ $(DONE)/html: $(READY) $(TEXTS) $(NOTEBOOKS) $(PACKAGE) $(PAGE_FILES) | $(DONE)
 
 html: $(DONE)/html
 
+# What a change of one chapter asks for; what nothing has changed for is not done again.
+chapter: $(READY)
+	@test -f "chapters/$(C).md" || { echo "Name a chapter: make chapter C=softmax"; exit 1; }
+	@$(MAKE) $(SIDE_BY_SIDE) chapter-rows chapter-notebook
+	$(PY) tools/pages.py
+	@$(MAKE) html
+
+chapter-rows:
+	$(PY) -m attnmath.page ledger $(C)
+
+chapter-notebook:
+	$(if $(shell grep -l '{code-cell}' 'chapters/$(C).md'),$(PY) tools/nb.py run $(C))
+
 test: $(READY)
-	$(KERNELS) $(PY) -m pytest $(NBVAL) --no-loadscope-reorder tests chapters
+	$(COMPARED)
+	$(PY) -m pytest -n $(JOBS) --dist worksteal tests
 
 notebooks: $(READY)
 	$(PY) tools/nb.py run
@@ -156,10 +179,10 @@ museum: $(READY)
 	$(PY) tools/museum.py examine
 
 trained: $(READY)
-	$(PY) tools/train.py
+	$(ALL_THREADS) $(PY) tools/train.py
 
 second-order: $(READY)
-	$(PY) benchmarks/second_order.py
+	$(ALL_THREADS) $(PY) benchmarks/second_order.py
 
 misprints: $(READY)
 	$(PY) -m attnmath.page misprints
@@ -169,6 +192,7 @@ proofs: $(READY)
 
 lint: $(READY)
 	$(PY) -m ruff check .
+	$(PY) -m mypy
 	$(PY) -m codespell_lib
 
 # An old processor, emulated: no AVX in the linear algebra, in NumPy or in torch.
@@ -192,7 +216,7 @@ $(ENV)/.ready-%: requirements-%.lock $(READY)
 lab: export JUPYTER_DATA_DIR := $(CURDIR)/$(ENV)/share/jupyter
 lab: $(ENV)/.ready-lab
 	@$(if $(NOTEBOOKS),$(PY) -m nbformat.sign $(NOTEBOOKS) > /dev/null)
-	$(PY) -m jupyterlab --config=tools/jupyter_config.py --LabApp.news_url= \
+	$(ALL_THREADS) $(PY) -m jupyterlab --config=tools/jupyter_config.py --LabApp.news_url= \
 	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate $(LAB)
 
 test-adapters: $(ENV)/.ready-adapters
@@ -202,7 +226,7 @@ accessible: $(ENV)/.ready-accessible $(DONE)/html
 	$(PY) tools/accessible.py _build/html --jobs $(JOBS)
 
 mutants: $(ENV)/.ready-mutants
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m mutmut run
+	$(PY) -m mutmut run
 	$(PY) -m mutmut results
 
 identities: $(READY)

@@ -5,6 +5,7 @@ import io
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from pathlib import Path
 from typing import Any
 
 from attnmath import __version__
@@ -15,6 +16,7 @@ OPTIONS = "mask", "bias", "causal", "scale", "groups", "dropout", "dropout_mask"
 CONVENTIONS = "layout", "mask", "causal", "groups", "scale", "empty", "inside"
 EPILOG = """\
 The exit status is 0 if it is right, 1 if it is wrong, 2 if it could not be run, 3 if it is not in the list.
+A report names chapters: pages of the book in the folder chapters of the source of attnmath.
 
 examples:
   attnmath examine my_module:attention
@@ -28,7 +30,7 @@ examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with these words, or with those of the shell; the exit status."""
     args = parser().parse_args(argv)
-    from attnmath._examine._load import Unusable
+    from attnmath._examine.contract.functions import Unusable
 
     try:
         return args.run(args)
@@ -48,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         "attnmath", description="Is my attention right, and if not, which term is wrong?",
         epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     top.add_argument("--version", action="version", version=f"attnmath {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_examine(commands)
@@ -62,7 +64,7 @@ def _add_examine(commands: Any) -> None:
         description="Examine f(q, k, v) -> o and its gradients. Numbers are drawn anew on each run.",
         epilog="The exit status is 0 if it is right, 1 if it is wrong, 2 if it could not be run, 3 if it is no"
                " attention of the list.",
-    )  # fmt: skip
+    )
     add = examine.add_argument
     add("target", metavar="FUNCTION", help="module:function, or path/to/file.py:function")
     add("--backward", metavar="FUNCTION", help="backward(do, q, k, v) -> dq, dk, dv, if not by autograd")
@@ -90,7 +92,7 @@ def _add_vectors(commands: Any) -> None:
         "vectors", help="write test vectors for programs in other languages",
         usage="attnmath vectors [options] DIR",
         description="Write inputs, outputs, intermediates and gradients, with an index of them.",
-    )  # fmt: skip
+    )
     add = vectors.add_argument
     add("folder", metavar="DIR", help="a folder, which is made if it is not there")
     add("--format", choices=("safetensors", "npz"), default="safetensors", help="of the files (safetensors)")
@@ -99,12 +101,12 @@ def _add_vectors(commands: Any) -> None:
 
 
 def _examine(args: argparse.Namespace) -> int:
-    from attnmath._examine._load import Unusable, load
-    from attnmath._examine._progress import Progress
+    from attnmath._examine.contract.functions import Unusable, load_function
+    from attnmath._examine.report.display import Progress
 
     aside = io.StringIO() if args.quiet else sys.stderr
     with redirect_stdout(aside):  # what the candidate prints is no part of the report
-        fn, backward = load(args.target), args.backward and load(args.backward)
+        fn, backward = load_function(args.target), None if args.backward is None else load_function(args.backward)
     from attnmath import examine
 
     say = Progress(args.progress or sys.stderr.isatty(), sys.stderr.isatty())
@@ -114,12 +116,12 @@ def _examine(args: argparse.Namespace) -> int:
                 fn, backward, options=args.options, conventions=args.conventions, dtype=args.dtype,
                 framework=args.framework, layout=args.layout, device=args.device, seed=args.seed,
                 time_limit=args.time_limit, smallest=not args.no_smallest, progress=say,
-            )  # fmt: skip
+            )
     except (ValueError, TypeError, ImportError) as error:
         raise Unusable(" ".join(str(error).split())) from error
     finally:
         say.end()
-    if args.junit:
+    if args.junit is not None:
         _write(args.junit, report.to_junit())
     if args.quiet:
         print(f"{report.candidate} is {report.sentence}")
@@ -129,15 +131,22 @@ def _examine(args: argparse.Namespace) -> int:
 
 
 def _vectors(args: argparse.Namespace) -> int:
-    from attnmath._examine._load import Unusable
-    from attnmath._examine._progress import Progress
-    from attnmath._examine._vectors import write
+    from attnmath._examine.contract.functions import Unusable
+    from attnmath._examine.report.display import Progress
+    from attnmath._vectors.files import write
 
+    folder = Path(args.folder)
+    if not args.folder.strip():
+        raise Unusable("DIR is empty; it needs to be the name of a folder")
+    if file := next((x for x in (folder, *folder.parents) if x.exists() and not x.is_dir()), None):
+        raise Unusable(f"{file} is a file; DIR needs to be a folder, or a name that is free")
     say = Progress(sys.stderr.isatty(), sys.stderr.isatty())
     try:
-        said = write(args.folder, args.format, args.dtype or DTYPES, progress=say)
-    except (ImportError, OSError) as error:
+        said = write(folder, args.format, args.dtype or DTYPES, progress=say)
+    except ImportError as error:
         raise Unusable(str(error)) from error
+    except OSError as error:
+        raise Unusable(f"{error.filename or folder} cannot be written: {error.strerror or error}") from error
     finally:
         say.end()
     print(said)
@@ -145,13 +154,13 @@ def _vectors(args: argparse.Namespace) -> int:
 
 
 def _write(path: str, text: str) -> None:
-    from attnmath._examine._load import Unusable
+    from attnmath._examine.contract.functions import Unusable
 
     try:
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise Unusable(f"{path} cannot be written: {error.strerror}") from error
+        raise Unusable(f"{path or repr(path)} cannot be written: {error.strerror}") from error
 
 
 def _options(text: str) -> dict[str, Any]:

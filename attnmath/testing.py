@@ -21,7 +21,7 @@ def assert_attention_gradients(
     Derived in chapters/examine.md.
     """
     __tracebackhide__ = True
-    from attnmath import examine as examined
+    from attnmath._examine.examine import examine as examined
 
     examined(fn, backward, **examine).raise_if_wrong(unlisted=unlisted)
 
@@ -35,6 +35,10 @@ def assert_layer_gradients(layer: Any, **examine_layer: Any) -> None:
     Derived in chapters/examine.md.
     """
     __tracebackhide__ = True
-    from attnmath import examine_layer as examined
+    from attnmath._examine.layer.examine_layer import examine_layer as examined
 
     examined(layer, **examine_layer).raise_if_wrong()
+
+
+def __dir__() -> list[str]:
+    return __all__

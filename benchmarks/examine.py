@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attnmath._examine._case import Answer, Case, Conventions
-from attnmath._examine._yardstick import judge, right_and_bounds
+from attnmath._examine.problems.bounds import judge_answer, right_and_bounds
+from attnmath._examine.problems.case import Answer, Case, Conventions
 
 D = 64
 
@@ -39,7 +39,7 @@ def kernel(p):
 
 def comparison(p):
     """The right answer in float64, the bound of each entry, and the judgement."""
-    judged = judge(p.got, *right_and_bounds(p.case, Conventions(), "float32"), "float32")
+    judged = judge_answer(p.got, *right_and_bounds(p.case, Conventions(), "float32"), "float32")
     assert all(j.passed and 0 < j.ratio for j in judged.values())
     return judged
 

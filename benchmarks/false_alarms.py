@@ -20,14 +20,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from attnmath._examine._bounds import right_and_bounds
-from attnmath._examine._candidate import Candidate
-from attnmath._examine._case import Conventions
-from attnmath._examine._conventions import detect
-from attnmath._examine._families import FAMILIES, made, random_setting
-from attnmath._examine._yardstick import CONSTANT, judge
+from attnmath._examine.contract.candidate import Candidate
+from attnmath._examine.diagnosis.conventions import detect
+from attnmath._examine.problems.bounds import CONSTANT, judge_answer, right_and_bounds
+from attnmath._examine.problems.case import Conventions
+from attnmath._examine.problems.families import FAMILIES, drawn_case, random_setting
 
-TESTS = Path(__file__).parent.parent / "tests"
+TESTS = Path(__file__).parent.parent / "tests" / "helpers"
 
 
 def implementations(libraries):
@@ -45,9 +44,9 @@ def problems_of(takes, dtype, seed, alike):
     """Random problems without end; so many in turn have the same sizes and differ in family and numbers."""
     rng = np.random.default_rng([seed, zlib.crc32(f"{sorted(takes)} {dtype}".encode())])
     while True:
-        setting = random_setting(takes, rng, 40)
+        setting = random_setting(rng, 40)
         for _ in range(alike if setting.needs <= takes else 0):
-            yield made(replace(setting, name=str(rng.choice(list(FAMILIES)))), dtype, rng)
+            yield drawn_case(replace(setting, name=str(rng.choice(list(FAMILIES)))), dtype, rng)
 
 
 class Run:
@@ -77,7 +76,7 @@ class Run:
             truths.update({} if drawn else {means: truth})
         else:
             truth = truths[means]
-        verdicts = judge(outcome.answer, *truth, self.dtype)
+        verdicts = judge_answer(outcome.answer, *truth, self.dtype)
         self.judged += 1
         self.alarms += not all(v.passed for v in verdicts.values())
         for letter, v in verdicts.items():

@@ -1,6 +1,6 @@
 """Derivatives of attention: PyTorch's fused kernel, the kernel that writes it out, and attnmath.
 
-    python benchmarks/second_order.py               all of it, into attnmath/second_order.json (20 minutes)
+    python benchmarks/second_order.py               all of it, into attnmath/book/second_order.json (20 minutes)
     python benchmarks/second_order.py times --sizes 4096 --heads 1 --out times.json
     python benchmarks/second_order.py times memory --device cuda --out cuda.json
 
@@ -25,7 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 import attnmath
-from attnmath._torch._objectives import step
+from attnmath.book.networks import step
 from attnmath.torch import scaled_dot_product_attention as ours
 
 D = 64
@@ -33,7 +33,7 @@ LARGEST = 6 * 2**30  # bytes that the kernel that writes out may take
 MATRICES = 15  # of n x n: as many its double backward has at once
 LONG = 65536
 STEPS = {"mean_flow": 4096, "penalised": 4096, "burgers": 2048}  # tokens
-RESULTS = Path(attnmath.__file__).with_name("second_order.json")
+RESULTS = Path(attnmath.__file__).parent / "book" / "second_order.json"
 
 
 def math(*x, **options):
@@ -228,7 +228,7 @@ def step_peak(task, source, n, given):
 def fresh(work, *arguments):
     """work(*arguments) in a process of its own, which has the libraries but has computed nothing."""
     context = get_context("forkserver")
-    context.set_forkserver_preload(["torch", "attnmath._torch._sdpa", "attnmath._torch._objectives"])
+    context.set_forkserver_preload(["torch", "attnmath.torch.sdpa", "attnmath.book.networks"])
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(work, *arguments).result()
 

@@ -9,11 +9,11 @@ import argparse
 
 import torch
 
-from attnmath._examine._case import Answer, Conventions
-from attnmath._examine._families import cases
-from attnmath._examine._steps import Steps, T, grouped
-from attnmath._examine._yardstick import judge, right_and_bounds
-from attnmath._roundoff import nearest
+from attnmath._examine.problems.bounds import judge_answer, right_and_bounds
+from attnmath._examine.problems.case import Answer, Conventions
+from attnmath._examine.problems.families import cases
+from attnmath._examine.problems.steps import Steps, T, grouped
+from attnmath.rounding.formats import nearest
 
 OPTIONS = {"mask", "bias", "causal", "scale", "groups"}
 MEANS = Conventions(causal="upper_left", empty="zero")
@@ -55,7 +55,7 @@ def seen(mistake, problems, dtype, letter):
     count = 0
     for case, got, want, off in problems:
         wrong = nearest(mistake(case, letter, getattr(got, letter)), dtype)
-        judged = judge(got._replace(**{letter: wrong}), want._replace(dB=None), off, dtype)
+        judged = judge_answer(got._replace(**{letter: wrong}), want._replace(dB=None), off, dtype)
         count += not judged[letter].passed
     return count
 

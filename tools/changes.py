@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 OPERATORS = {ast.Add: (ast.Sub, ast.Mult), ast.Sub: (ast.Add, ast.Mult), ast.Mult: (ast.Div, ast.Add),
              ast.Div: (ast.Mult, ast.Sub), ast.MatMult: (ast.Mult, ast.Add), ast.FloorDiv: (ast.Mod, ast.Mult),
-             ast.Mod: (ast.FloorDiv,), ast.Pow: (ast.Mult,)}  # fmt: skip
+             ast.Mod: (ast.FloorDiv,), ast.Pow: (ast.Mult,)}
 COMPARISONS = {ast.Eq: (ast.NotEq, ast.GtE, ast.LtE), ast.NotEq: (ast.Eq,), ast.Gt: (ast.GtE, ast.Lt),
                ast.GtE: (ast.Gt, ast.LtE), ast.Lt: (ast.LtE, ast.Gt), ast.Is: (ast.IsNot,),
-               ast.IsNot: (ast.Is,)}  # fmt: skip
+               ast.IsNot: (ast.Is,)}
 ALIKE = [line.split() for line in """
     rowsum rowmean rowmax
     column row ahead
@@ -41,7 +41,7 @@ ALIKE = [line.split() for line in """
     logsumexp softmax rowsum
     identity T
     each_head of_head
-""".strip().splitlines()]  # fmt: skip
+""".strip().splitlines()]
 
 
 def alternatives(node: ast.AST, names: list) -> Iterator[ast.AST]:
@@ -135,4 +135,4 @@ def words(node: ast.Name | ast.Attribute) -> Iterator[ast.AST]:
 
 
 ALTERNATIVES = {"BinOp": binary, "UnaryOp": unary, "Constant": constant, "Compare": comparison, "Call": call,
-                "Tuple": sequence, "List": sequence, "IfExp": condition, "BoolOp": boolean}  # fmt: skip
+                "Tuple": sequence, "List": sequence, "IfExp": condition, "BoolOp": boolean}

@@ -1,9 +1,9 @@
 """Every small change of a formula function, judged by exact arithmetic.
 
-    python tools/exact_mutants.py [--jobs N] [--modules _softmax ...] [--slowest]
+    python tools/exact_mutants.py [--jobs N] [--modules softmax ...] [--slowest]
 
 The changes are those of tools/mutations.py; the statements, about values, gradients and tangents,
-are those of tests/exact_cases.py. Each change is judged by every case that runs the changed lines
+are those of tests/helpers/exact_cases.py. Each change is judged by every case that runs the changed lines
 until one rejects it: by a value, a shape, or an error; or by float64, where the change is an operation
 that exact arithmetic does not have. What all accept survives, and has a line in
 tests/equivalent_mutants.txt that says why nothing changes; a line that no case runs is listed there
@@ -19,7 +19,7 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tools")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "helpers"), str(ROOT / "tools")]
 
 import mutations  # noqa: E402
 import numpy as np  # noqa: E402
@@ -30,6 +30,7 @@ import exact_cases  # noqa: E402
 LISTED = ROOT / "tests" / "equivalent_mutants.txt"
 VERDICTS = "value", "shape", "error", "float64", "survivor", "not run"
 OPEN = VERDICTS[4:]
+DIFFER = "the sides differ for letters"  # a rejection, though the numbers that were tried agree
 ROUNDING = 1e-9  # relative, of the few operations of a case
 
 
@@ -70,7 +71,7 @@ class Floats(Engine):
 
 def lines_of(case, engine=Engine):
     """The lines of the formula modules that a case runs: (file, line)."""
-    files, met = {str(ROOT / "attnmath" / f"{name}.py") for name in mutations.MODULES}, set()
+    files, met = {str(ROOT / name.replace(".", "/")) + ".py" for name in mutations.MODULES.values()}, set()
 
     def watch(frame, event, _):
         if frame.f_code.co_filename not in files:
@@ -118,18 +119,20 @@ class Judge:
         except AssertionError as error:
             return "shape" if "shape" in str(error) else "value", str(error)
         except attnmath.NotAlgebraic as error:
-            return ("float64", str(error)) if self.is_rejected_in_floats(case) else ("", "")
+            return ("value", str(error)) if DIFFER in str(error) else self.ask_floats(case)
         except Exception as error:
             return "error", f"{type(error).__name__}: {error}"
         return "", ""
 
     @staticmethod
-    def is_rejected_in_floats(case):
+    def ask_floats(case):
         try:
             case.judge(Floats)
-        except Exception:
-            return True
-        return False
+        except AssertionError as error:
+            return "float64", str(error)
+        except Exception as error:
+            return "error", f"{type(error).__name__}: {error}"
+        return "", ""
 
 
 def judged(judge, mutants, jobs):
@@ -171,7 +174,7 @@ def table(found):
     """The counts of each module and of all, as a table of Markdown."""
     counts = Counter((mutant.module, verdict) for mutant, (verdict, *_) in found)
     rows = [[f"`{name}`", *(counts[name, verdict] for verdict in VERDICTS)]
-            for name in dict.fromkeys(mutant.module for mutant, _ in found)]  # fmt: skip
+            for name in dict.fromkeys(mutant.module for mutant, _ in found)]
     rows.append(["all", *(sum(row[k] for row in rows) for k in range(1, len(VERDICTS) + 1))])
     heads = ["| module | mutants | " + " | ".join(VERDICTS) + " |", "| --- |" + " ---: |" * (1 + len(VERDICTS))]
     return "\n".join(heads + [f"| {name} | {sum(x)} | " + " | ".join(map(str, x)) + " |" for name, *x in rows])
@@ -180,7 +183,7 @@ def table(found):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--modules", nargs="*", default=mutations.MODULES)
+    parser.add_argument("--modules", nargs="*", default=list(mutations.MODULES))
     parser.add_argument("--all", action="store_true", help="print every mutant and its verdict")
     asked = parser.parse_args()
     start = time.perf_counter()

@@ -11,7 +11,7 @@ from typing import Any
 
 from attnmath import NotAlgebraic, prove
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))
 WORDS = ("proved", "refuted", "undecided", "refused")
 SEEDS = {"false": 100, "true": 3}
 # Factors that are 0 or 1 as long as the process lives: with a 1 on each side the statement is true.

@@ -16,10 +16,10 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
+sys.path[:0] = [str(ROOT / "tests" / "helpers"), str(ROOT / "tools")]
 from museum_page import faults, page  # noqa: E402
 
-TABLE = ROOT / "attnmath" / "museum.json"
+TABLE = ROOT / "attnmath" / "book" / "museum.json"
 PAGE = ROOT / "chapters" / "museum.md"
 DATA = ROOT / "chapters" / "museum.yml"
 RIGHT = "right"  # the row of a program without a mistake
@@ -34,7 +34,7 @@ def accepted(name: str, shows: list[str]) -> dict[str, bool]:
     """Which rules accept this mistake; a candidate that raises is not accepted."""
     from museum_trials import LARGE, SIZES, bounded, candidate, right, trial
 
-    from attnmath._examine._rules import RULES
+    from attnmath.book.rules import RULES
     from mistaken import MISTAKES
     from mistaken_program import Planted, Program
 
@@ -57,12 +57,12 @@ def accepted(name: str, shows: list[str]) -> dict[str, bool]:
 
 def examined(name: str) -> tuple[str, list[str]]:
     """The verdict of `examine`, and the names that it gives."""
-    from attnmath._examine._examine import examine
+    from attnmath._examine.examine import examine
     from mistaken import MISTAKES
 
     p = MISTAKES[name]
     report = examine(p.fn, p.backward, options=p.options, conventions=p.conventions, layout=p.layout,
-                     dtype="float32", seed=0, smallest=False, progress=False)  # fmt: skip
+                     dtype="float32", seed=0, smallest=False, progress=False)
     kinds = "mistake", "contract", "unnamed"
     return report.verdict, list(dict.fromkeys(f.name for f in report.findings if f.kind in kinds))
 
@@ -91,7 +91,7 @@ def stale() -> list[str]:
     """What is wrong with the data, and whether the page is current."""
     import register
 
-    from attnmath._examine._rules import RULES
+    from attnmath.book.rules import RULES
 
     table = json.loads(TABLE.read_text("utf-8"))
     texts = [p.read_text("utf-8") for p in (ROOT / "chapters").glob("[!_]*.md")]

@@ -20,7 +20,7 @@ SHOWS = {  # what a problem needs, in words
     "bias": "a bias", "groups": "groups of heads", "dropout": "dropout", "scale": "a scale of its own",
     "long": "many keys, where the rule can afford them", "low scores": "scores far below zero",
     "wide values": "values wider than keys",
-}  # fmt: skip
+}
 
 
 def page(exhibits: list[dict], table: dict) -> str:
@@ -46,7 +46,7 @@ def exhibit(entry: dict, table: dict) -> list[str]:
     has = " and ".join(SHOWS[word] for word in entry.get("shows", []))
     needs = f" (The problem has {has}.)" if has else ""
     return [*lines, "", f"*Accepted by:* {'; '.join(passing) or 'none of the rules'}.{needs}", "",
-            f"*`examine`:* {row['verdict']}; {called(entry['name'], row)}.", ""]  # fmt: skip
+            f"*`examine`:* {row['verdict']}; {called(entry['name'], row)}.", ""]
 
 
 def called(name: str, row: dict) -> str:

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from attnmath._examine._rules import Trial
+from attnmath.book.rules import Probe
 from mistaken_program import lower_right
 
 # How large a problem is that a rule can afford: gradcheck tries every input, and differences in float32 drown in
@@ -22,7 +22,7 @@ def trial(shows, options, sizes):
     G, d_v = 2 if "groups" in shows else G, d + 1 if "wide values" in shows else d
     draw = torch.Generator().manual_seed(n)
     q, k, v, dO = (torch.randn(s, generator=draw, dtype=torch.float64)
-                   for s in ((b, H, n, d), (b, G, m, d), (b, G, m, d_v), (b, H, n, d_v)))  # fmt: skip
+                   for s in ((b, H, n, d), (b, G, m, d), (b, G, m, d_v), (b, H, n, d_v)))
     if "low scores" in shows:
         q[..., 0], k[..., 0] = 10.0, -12.0 * math.sqrt(d)
     more, told = {}, {}
@@ -47,7 +47,7 @@ def trial(shows, options, sizes):
         more[rate] = RATE
     seen = told.get("mask", torch.ones((), dtype=torch.bool))
     seen = seen & lower_right(n, m) if "causal" in told else seen
-    return Trial((q, k, v) if bias is None else (q, k, v, bias), dO), more, {**told, "seen": seen}, rate
+    return Probe((q, k, v) if bias is None else (q, k, v, bias), dO), more, {**told, "seen": seen}, rate
 
 
 def right(told, rate):
@@ -111,18 +111,18 @@ def as_numpy(x):
 
 def bounded(f, right, problem):
     """Closed form and rounding bound on this one problem, in float32."""
-    from attnmath._examine._case import Answer, Case, Conventions
-    from attnmath._examine._rules import gradients
-    from attnmath._examine._yardstick import bounds, judge
-    from attnmath._examine._yardstick import right as exact
+    from attnmath._examine.problems.bounds import bounds, judge_answer
+    from attnmath._examine.problems.bounds import right_answer as exact
+    from attnmath._examine.problems.case import Answer, Case, Conventions
+    from attnmath.book.rules import both_passes
 
     q, k, v, *bias = (x.float().double().numpy() for x in problem.inputs)
     told = right.told
     R = told.get("dropout_mask")
     case = Case(q, k, v, problem.dO.float().double().numpy(), bias=bias[0] if bias else None,
                 keep=told["mask"].numpy() if "mask" in told else None, causal=told.get("causal", False),
-                scale=told.get("scale"), R=None if R is None else R.float().double().numpy())  # fmt: skip
+                scale=told.get("scale"), R=None if R is None else R.float().double().numpy())
     means = Conventions()
-    got = Answer(*(x.numpy() for x in gradients(f, problem, "float32")))
+    got = Answer(*(x.numpy() for x in both_passes(f, problem, "float32")))
     off = bounds(case, means, "float32")
-    return all(x.passed for x in judge(got, exact(case, means), off, "float32").values())
+    return all(x.passed for x in judge_answer(got, exact(case, means), off, "float32").values())

@@ -14,14 +14,16 @@ import inspect
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from changes import ALIKE, alternatives
 
-MODULES = """
-    _softmax _attention _projections _heads _inputs _dropout _blocks _jacobians _second _second_layer
-    _flash _flash_second _merge _layer_arrays _arrays
-""".split()
-CHECKS = set("scores head draws projection layer norm entries network targets tiled two_parts".split())
+PACKAGE = Path(__file__).resolve().parent.parent / "attnmath"
+# The formulas, and the words in which they are written; masks are booleans, which have no derivatives.
+FILES = sorted([*PACKAGE.glob("_formulas/[!_]*.py"), PACKAGE / "_words/arrays.py", PACKAGE / "_words/layers.py"])
+MODULES = {path.stem: f"attnmath.{path.parent.name}.{path.stem}" for path in FILES if path.stem != "masks"}
+CHECKS = {node.name for path in PACKAGE.glob("_given/*.py") for node in ast.parse(path.read_text("utf-8")).body
+          if isinstance(node, ast.FunctionDef)}
 PLUMBING = set("""
     namespace number_type real is_complex is_number is_writable is_exact room_like constant shape is_large
 """.split())
@@ -41,28 +43,35 @@ class Mutant:
         return f"{self.module}.{self.function} | {self.before} | {self.after}"
 
     @property
-    def original(self):
-        """The function of the package, or the method of a class."""
-        found = importlib.import_module(f"attnmath.{self.module}")
+    def public(self):
+        """The function of the package, with its check, or the method of a class."""
+        found = importlib.import_module(MODULES[self.module])
         for name in self.function.split("."):
             found = getattr(found, name)
         return found
 
     @property
-    def lines(self) -> range:
-        """The lines that run if the statement does: all of the function for its first one."""
-        code = self.original.__code__
-        own = inspect.getsourcelines(self.original)[0]
-        return range(self.place.start, code.co_firstlineno + len(own)) if self.is_first else self.place
+    def original(self):
+        """The same without its check."""
+        return inspect.unwrap(self.public)
 
     @property
-    def is_first(self) -> bool:
-        return self.place.start == self.original.__code__.co_firstlineno
+    def lines(self) -> range:
+        """The lines that run if the statement does: all of the function for its first one."""
+        lines, first = self.written
+        return range(self.place.start, first + len(lines)) if self.place.start == first else self.place
+
+    @property
+    def written(self) -> tuple[list[str], int]:
+        """The lines of the function from its name on, and where they begin."""
+        lines, first = inspect.getsourcelines(self.original)
+        above = next(k for k, line in enumerate(lines) if line.lstrip().startswith("def "))
+        return lines[above:], first + above
 
     @property
     def source(self) -> str:
         """The text of the function, with the statement as it is afterwards."""
-        lines, first = inspect.getsourcelines(self.original)
+        lines, first = self.written
         start, stop = self.place.start - first, self.place.stop - first
         indent = lines[start][: len(lines[start]) - len(lines[start].lstrip())]
         return textwrap.dedent("".join([*lines[:start], f"{indent}{self.after}\n", *lines[stop:]]))
@@ -76,27 +85,37 @@ def in_place(mutant: Mutant) -> Iterator[None]:
     words = dict(function.__globals__)
     exec(mutant.source, words)
     new = words[function.__name__]
+    defaults = defaults_of_check(mutant.public)
+    known = defaults[:]
     lacking = {x: word for x, word in vocabulary().items() if x not in function.__globals__}
     function.__globals__.update(lacking)  # a word of another module may have come in
     function.__code__, function.__defaults__, function.__kwdefaults__ = (
-        new.__code__, new.__defaults__, new.__kwdefaults__)  # fmt: skip
+        new.__code__, new.__defaults__, new.__kwdefaults__)
+    defaults[:] = [x.default for x in inspect.signature(new).parameters.values()] if known else []
     try:
         yield
     finally:
+        defaults[:] = known
         function.__code__, function.__defaults__, function.__kwdefaults__ = before
         for word in lacking:
             del function.__globals__[word]
 
 
+def defaults_of_check(function) -> list:
+    """The defaults that the check of a function fills in; none if it has no check."""
+    inside = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
+    return inside["check"].cell_contents.defaults if "check" in inside else []
+
+
 def vocabulary() -> dict:
     """Every word that may be exchanged for another, as the modules have it."""
-    modules = [vars(importlib.import_module(f"attnmath.{name}")) for name in MODULES]
+    modules = [vars(importlib.import_module(name)) for name in MODULES.values()]
     return {word: found[word] for found in modules for line in ALIKE for word in line if word in found}
 
 
 def mutants(module: str) -> list:
     """All changes of the functions of a module, no two of which are the same."""
-    file = importlib.import_module(f"attnmath.{module}").__file__
+    file = importlib.import_module(MODULES[module]).__file__
     with open(file, encoding="utf-8") as text:
         tree = ast.parse(text.read())
     found = (one for function, name in functions(tree) for one in changed(function, name, module))
@@ -113,7 +132,7 @@ def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple]:
             for argument in ast.walk(node.args):
                 if isinstance(argument, ast.arg):
                     argument.annotation = None
-            node.returns = None
+            node.returns, node.decorator_list = None, []
             yield node, prefix + node.name
 
 
@@ -173,5 +192,5 @@ def names_before(function: ast.FunctionDef, node: ast.AST) -> list:
     """The arguments and the local names that have a value before the node's line."""
     arguments = [x.arg for x in ast.walk(function.args) if isinstance(x, ast.arg)]
     local = [x.id for x in ast.walk(function) if isinstance(x, ast.Name)
-             and isinstance(x.ctx, ast.Store) and x.lineno < node.lineno]  # fmt: skip
+             and isinstance(x.ctx, ast.Store) and x.lineno < node.lineno]
     return [x for x in dict.fromkeys(arguments + local) if x != "_"]

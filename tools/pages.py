@@ -1,12 +1,14 @@
 """Pages made from what stands elsewhere: the overview of the sources, the errata, the cheat sheet.
 
-The table of contents in README.md is made as well, from `_toc.yml` and the titles of the chapters.
+Made as well are the table of contents in README.md, from `_toc.yml` and the titles of the chapters, and
+the list of functions in chapters/api.md, from the last line of each docstring.
 
     python tools/pages.py           write them
     python tools/pages.py check     whether they are current, and the register without a fault
 """
 
 import argparse
+import inspect
 import re
 import sys
 from pathlib import Path
@@ -17,14 +19,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import derived  # noqa: E402
 from register import ERRATA, SOURCES, VERDICTS, Register  # noqa: E402
 
-from attnmath.page._book import Book  # noqa: E402
-from attnmath.page._syntax import plain  # noqa: E402
-from attnmath.page._trial import Trial  # noqa: E402
+import attnmath  # noqa: E402
+from attnmath.page.language.syntax import unsized  # noqa: E402
+from attnmath.page.verdicts.book import Book  # noqa: E402
+from attnmath.page.verdicts.trial import Trial  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 MADE = "This page is made by `make pages`, from {}."
 
-BEGIN, END = "<!-- The next lines are made by `make pages`. -->\n", "<!-- Until here. -->"    # in README.md
+BEGIN, END = "<!-- The next lines are made by `make pages`. -->\n", "<!-- Until here. -->"    # README.md, api.md
 
 OVERVIEW = f"""# What the sources say
 
@@ -145,9 +148,8 @@ def fails(register: Register, label: str) -> str:
     return f" {how}" + (f"; true with {better}" if better != "none" else "")
 
 
-def cheat_sheet(root: Path) -> str:
+def cheat_sheet(root: Path, book: Book) -> str:
     """One row for each line of the displays that the plan names."""
-    book = Book.at(root)
     plan = yaml.safe_load((root / "chapters" / "register" / "cheat_sheet.yml").read_text("utf-8"))
     lines = [CHEAT_HEAD]
     for section in plan:
@@ -171,7 +173,7 @@ def rows_of(book: Book, label: str, chosen: dict) -> list[list]:
         left = re.split(r"\s*&?\s*=", display.text[statement.start:statement.end], maxsplit=1)[0]
         if statement.is_local or left not in chosen.get("only", [left]):
             continue
-        formula = re.sub(r"\s*(&\s*\\q?quad|&|\\\\)\s*", " ", plain(statement.stated(display.text)))
+        formula = re.sub(r"\s*(&\s*\\q?quad|&|\\\\)\s*", " ", unsized(statement.stated(display.text)))
         where = chosen.get("why", {}).get(left, label)
         rows.append([f"${formula.strip()}$", shape_of(book, cast, statement), f"{{eq}}`{where}`"])
     if "only" in chosen and len(rows) != len(chosen["only"]):
@@ -203,21 +205,55 @@ def contents(root: Path) -> str:
     return "\n".join(lines) + rest.partition(END)[2]
 
 
-def pages(root: Path, register: Register) -> dict[str, str]:
+def functions(root: Path) -> str:
+    """chapters/api.md with every public name, in the order of the chapters and of the source."""
+    before, _, rest = (root / "chapters" / "api.md").read_text("utf-8").partition(BEGIN)
+    titles, lines, left = derived.Book(root / "chapters").titles, [], set(attnmath.__all__)
+    for _, file, _ in derived.contents(root):
+        stem = Path(file).stem
+        here = sorted((place_of(name), name) for name in left if chapter_of(name) == stem)
+        if here:
+            lines += [f"## {titles[stem]}", "", "```{eval-rst}", ".. currentmodule:: attnmath"]
+            for _, name in here:
+                thing = getattr(attnmath, name)
+                is_class = inspect.isclass(thing)
+                kind = ("exception" if issubclass(thing, Exception) else "class") if is_class else "function"
+                lines += [f".. auto{kind}:: attnmath.{name}", *["   :no-members:"] * is_class]
+            lines += ["```", ""]
+            left -= {name for _, name in here}
+    if left:
+        raise SystemExit(f"chapters/api.md: no chapter for {', '.join(sorted(left))}; the last line of a docstring"
+                         " says it, as in `Derived in chapters/softmax.md, eq:softmax.`")
+    return "\n".join([before + BEGIN, *lines, END]) + rest.partition(END)[2]
+
+
+def chapter_of(name: str) -> str:
+    """The chapter that the last line of a public object's docstring names."""
+    found = re.search(r"chapters/(\w+)\.md[^\n]*$", inspect.getdoc(getattr(attnmath, name)) or "")
+    return found[1] if found else ""
+
+
+def place_of(name: str) -> tuple:
+    thing = getattr(attnmath, name)
+    return thing.__module__, inspect.getsourcelines(thing)[1]
+
+
+def pages(root: Path, register: Register, book: Book) -> dict[str, str]:
     return {"chapters/sources.md": overview(register), "chapters/errata.md": errata(register),
-            "chapters/cheat_sheet.md": cheat_sheet(root), "README.md": contents(root)}
+            "chapters/cheat_sheet.md": cheat_sheet(root, book), "README.md": contents(root),
+            "chapters/api.md": functions(root)}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("command", nargs="?", choices=("write", "check"), default="write")
     command = parser.parse_args().command
-    register = Register(ROOT)
-    wrong = register.faults() or register.unheld(Book.at(ROOT))
+    register, book = Register(ROOT), Book.at(ROOT)
+    wrong = register.faults() or register.unheld(book)
     if wrong:
         print("\n".join(f"chapters/register: {fault}" for fault in wrong))
         return 1
-    for name, text in pages(ROOT, register).items():
+    for name, text in pages(ROOT, register, book).items():
         path = ROOT / name
         if path.exists() and path.read_text("utf-8") == text:
             continue

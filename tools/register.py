@@ -12,9 +12,9 @@ from typing import NamedTuple
 import yaml
 from mdit_py_plugins.anchors.index import slugify
 
-from attnmath.page._book import Book
-from attnmath.page._chapter import Fault, _markdown, read_text
-from attnmath.page._judge import verdict_or_fault
+from attnmath.page.language.chapter import Fault, _markdown, read_chapter, read_text
+from attnmath.page.verdicts.book import Book
+from attnmath.page.verdicts.judge import verdict_or_fault
 
 KINDS = ("claim", "formula", "code", "question", "figure")
 VERDICTS = {
@@ -29,7 +29,7 @@ VERDICTS = {
 ERRATA = ("conditional", "wrong", "vacuous")  # what the errata list
 NEEDED = ("id", "kind", "says", "verdict")
 CELL = re.compile(r"^(`{3,})\{code-cell\}.*?^\1[ \t]*$", re.M | re.S)
-ASSERTS = re.compile(r"^\s*assert\b|^[^#\n]*\b(check_\w*jp|checked)\(|^:tags:.*\braises-exception\b", re.M)
+ASSERTS = re.compile(r"^\s*assert\b|^[^#\n]*\b(check_\w*jp|within)\(|^:tags:.*\braises-exception\b", re.M)
 KEYS = (*NEEDED, "evidence", "measured", "revised", "corrected", "text", "where")
 
 
@@ -76,7 +76,7 @@ class Register:
         self.entries = {name: self._load(name) for name in SOURCES}
         self.texts = {path.stem: path.read_text("utf-8") for path in self.chapters.glob("[!_]*.md")}
         self.sections = {stem: sections(text) for stem, text in self.texts.items()}
-        self.labels = {label for text in self.texts.values() for label in labels(text)}
+        self.labels = {d.label for x in self.chapters.glob("[!_]*.md") for d in read_chapter(x, root).displays}
         rows = re.findall(r"^\| \{eq\}`(err:\w+)` \S+ \| .*? \| (\d+ of \d+) \| \w+ \| (.*?) \| (.*) \|$",
                           self.texts.get("ledger", ""), re.M)
         self.failing = {label: (where, how, better) for label, where, how, better in rows}

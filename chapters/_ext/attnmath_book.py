@@ -129,9 +129,9 @@ class CountDisplays(SphinxTransform):
         text = path.with_suffix(".md")
         if not text.exists():
             return
-        from attnmath.page._chapter import read
+        from attnmath.page.language.chapter import read_chapter
 
-        chapter = read(text)
+        chapter = read_chapter(text)
         formulas = {plain(node.astext()) for node in self.document.findall(nodes.math)}
         unread = formulas - set(map(plain, chapter.inline)) - self.printed(path)
         if unread:
@@ -153,7 +153,7 @@ class CountDisplays(SphinxTransform):
         """The formulas in what a notebook's cells print, which `tools/nb.py check` has read."""
         if path.suffix != ".ipynb":
             return set()
-        from attnmath.page._chapter import read_text
+        from attnmath.page.language.chapter import read_text
 
         cells = json.loads(path.read_text("utf-8"))["cells"]
         shown = (out.get("data", {}) for cell in cells for out in cell.get("outputs", ()))
@@ -244,9 +244,10 @@ class MendTitles(SphinxPostTransform):
 
 
 def link_docstring(app, what, name, obj, options, lines):
-    """The paragraph of shapes, the second one, and examples as code; a file's and an equation's names as links."""
+    """Shapes from annotations, the second paragraph; examples as code; names of files and equations as links."""
     first, *rest = "\n".join(lines).split("\n\n")
     if rest and "-> " in rest[0]:       # no line breaks in the middle of a shape
+        rest[0] = from_annotations(obj, rest[0])
         shapes = re.sub(r"\([^()]{1,24}\)", lambda shape: re.sub(r"\s+", "\N{NO-BREAK SPACE}", shape[0]), rest[0])
         rest[0] = "``" + re.sub(r"[ \n]+", " ", shapes.strip()) + "``"
     done = []
@@ -260,6 +261,16 @@ def link_docstring(app, what, name, obj, options, lines):
         line = DERIVED_IN.sub(r":doc:`/chapters/\1`", line)
         done.append(LABEL.sub(r":eq:`eq:\1`", line))
     lines[:] = done
+
+
+def from_annotations(obj, line):
+    """The line of shapes with all arguments of a formula as their annotations have them."""
+    from attnmath._given.arguments import line_of_shapes
+
+    after = line.partition("->")[2]
+    if not hasattr(obj, "__wrapped__") or obj.__module__.endswith(".masks"):    # whose lines say more than shapes
+        return line
+    return f"{line_of_shapes(obj)} -> {after}"
 
 
 def copy_files(app, error):

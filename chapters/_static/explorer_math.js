@@ -1,5 +1,5 @@
 // One head and its gradients, line by line what attnmath.attention_map and attnmath.attention_vjp
-// compute. A matrix is an array of rows. Nothing here needs a page: tests/test_explorer.py runs this
+// compute. A matrix is an array of rows. Nothing here needs a page: tests/book/test_explorer.py runs this
 // file by itself and compares it with the package.
 const explorerMath = (() => {
   const dot = (x, y) => x.reduce((sum, entry, l) => sum + entry * y[l], 0);

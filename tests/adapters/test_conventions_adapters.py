@@ -15,8 +15,8 @@ from transformers.models.gemma2 import modeling_gemma2
 from transformers.models.gpt2 import GPT2Config, modeling_gpt2
 from transformers.models.llama import LlamaConfig, modeling_llama
 
-from attnmath._examine import _read_off as ask
-from attnmath._examine._claims import CLAIMS, claimed
+from attnmath.book import read_off as ask
+from attnmath.book.read_off import CLAIMS, claimed
 
 jax.config.update("jax_enable_x64", True)
 
@@ -91,8 +91,8 @@ def test_a_library_does_what_is_claimed(name):
 @pytest.mark.parametrize("f", [LLAMA, GEMMA])
 def test_an_eager_mask_of_booleans_is_added_as_numbers(f):
     given = np.arange(3)[:, None] != np.arange(5)[None, :]
-    assert np.allclose(ask.table(f, mask=given), ask.table(f, added=given.astype(float)))
-    assert (ask.table(f, mask=given) > 0).all()
+    assert np.allclose(ask.weight_table(f, mask=given), ask.weight_table(f, added=given.astype(float)))
+    assert (ask.weight_table(f, mask=given) > 0).all()
     for name in ("Llama", "Gemma 2"):
         assert claimed(f"Transformers, eager ({name})", "adapters")["mask"] == "adds 1"
 
@@ -119,7 +119,7 @@ def test_sdpa_without_a_mask_is_causal_unless_the_module_says_no():
     causal = torch.nn.functional.scaled_dot_product_attention(*x, is_causal=True).transpose(1, 2)
     assert torch.allclose(default, causal, atol=1e-6)
     eager = modeling_llama.eager_attention_forward(
-        SimpleNamespace(training=False, num_key_value_groups=1), *x, None, scaling=8**-0.5)[0]  # fmt: skip
+        SimpleNamespace(training=False, num_key_value_groups=1), *x, None, scaling=8**-0.5)[0]
     assert not torch.allclose(eager, causal, atol=1e-2)
 
 

@@ -9,14 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 
-from attnmath._examine._candidate import Candidate  # noqa: E402
-from attnmath._examine._case import Conventions  # noqa: E402
-from attnmath._examine._conventions import detect  # noqa: E402
-from attnmath._examine._habits import probes  # noqa: E402
-from attnmath._examine._hazards import hazards  # noqa: E402
-from attnmath._examine._steps import Steps  # noqa: E402
+from attnmath._examine.contract.candidate import Candidate  # noqa: E402
+from attnmath._examine.diagnosis.conventions import detect  # noqa: E402
+from attnmath._examine.diagnosis.habits import (
+    broken_habits,  # noqa: E402
+    hazards,  # noqa: E402
+)
+from attnmath._examine.problems.case import Conventions  # noqa: E402
+from attnmath._examine.problems.steps import Steps  # noqa: E402
 from candidates import backward, forward, hard_case, uniform_case  # noqa: E402
 
 DOT = dict(mask="mask", bias="bias", causal="is_causal", scale="scale", groups=None)
@@ -77,8 +79,8 @@ def test_what_is_kept_from_call_to_call():
         calls.append(1)
         return eager(q, k, v) * (1 + 0.1 * np.random.default_rng(len(calls)).random())
 
-    assert [fault.name for fault in probes(Candidate(noisy), Conventions())] == ["nondeterministic"]
-    assert probes(Candidate(eager, options=["mask"]), Conventions()) == []
+    assert [fault.name for fault in broken_habits(Candidate(noisy), Conventions())] == ["nondeterministic"]
+    assert broken_habits(Candidate(eager, options=["mask"]), Conventions()) == []
 
 
 def test_what_looks_at_its_numbers_is_not_compiled():

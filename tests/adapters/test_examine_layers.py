@@ -36,7 +36,7 @@ MODULES = {
     "Llama": lambda impl: modeling_llama.LlamaAttention(LLAMA(attn_implementation=impl), layer_idx=0),
     "Mistral": lambda impl: MistralAttention(MistralConfig(attn_implementation=impl, **SHARED), layer_idx=0),
     "Qwen2": lambda impl: Qwen2Attention(Qwen2Config(attn_implementation=impl, **SHARED), layer_idx=0),
-}  # fmt: skip
+}
 FORMATS = torch.float64, torch.float32, torch.bfloat16
 EMPTY = {"eager": "uniform with gradient", "sdpa": "zero"}
 names = pytest.mark.parametrize("name", MODULES)
@@ -98,7 +98,7 @@ def unscaled(module):
 DAMAGE = {
     "blocks_exchanged": ("GPT-2", swapped_blocks), "W_used_transposed": ("GPT-2", transposed_output),
     "b_Q_missing": ("BERT", without_bias), "dX_misses_K": ("BERT", detached_keys),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("dtype", FORMATS[:2])
@@ -182,7 +182,7 @@ def test_the_function_of_jax_is_called_as_told():
     q, k = (jnp.asarray(np.random.default_rng(0).normal(size=s), "float32") for s in ((1, 3, 4, 2), (1, 3, 2, 2)))
     got = given["fn"](q, k, k, **{given["options"]["causal"]: True, given["options"]["scale"]: 0.5})
     want = attention(*(np.asarray(x, float).swapaxes(1, 2).repeat(r, 1) for x, r in ((q, 1), (k, 2), (k, 2))),
-                     bias(causal_mask(3, 3), like=np.ones(1)), 0.5)  # fmt: skip
+                     bias(causal_mask(3, 3), like=np.ones(1)), 0.5)
     assert given["layout"] == "bshd" and given["options"]["groups"] is None
     assert np.abs(np.asarray(got).swapaxes(1, 2) - want).max() < 1e-6  # some dozen roundings in single precision
 
@@ -201,7 +201,7 @@ JAX_WEIGHTS = dict(W_Q=(7, 3, 4), W_K=(6, 3, 4), W_V=(6, 3, 4), W_O=(3, 4, 7), b
 @pytest.mark.parametrize(("wrong", "name"), [
     (lambda X, Z, W: with_parameters(X, Z, W), None),
     (lambda X, Z, W: with_parameters(X, jax.lax.stop_gradient(Z), W), "dZ_missing"),
-])  # fmt: skip
+])
 def test_a_layer_of_jax_is_handed_its_weights(wrong, name):
     weights = {x: jnp.zeros(shape, "float32") for x, shape in JAX_WEIGHTS.items()}
     report = examine_layer(jax.jit(wrong), weights=weights, heads=3, seed=1, smallest=False)

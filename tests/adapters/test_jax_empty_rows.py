@@ -23,7 +23,7 @@ def attend(n=3, m=5, **options):
     rng = np.random.default_rng(0)
     x = [jnp.asarray(rng.normal(size=(1, k, 1, 4)), dtype=jnp.float32) for k in (n, m, m)]
     options = {k: jnp.asarray(a) if k == "mask" else jnp.asarray(a, jnp.float32) if k == "bias" else a
-               for k, a in options.items()}  # fmt: skip
+               for k, a in options.items()}
     return x, jax.vjp(lambda *x: jax.nn.dot_product_attention(*x, **options), *x)
 
 

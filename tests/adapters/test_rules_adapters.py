@@ -7,7 +7,7 @@ import pytest
 import torch
 from jax.test_util import check_grads
 
-from attnmath._examine._rules import Trial, jax_rule
+from attnmath.book.rules import Probe, jax_rule
 
 SHAPES = (2, 5, 3), (2, 7, 3), (2, 7, 4)
 
@@ -28,7 +28,7 @@ def test_the_rule_decides_as_jax_does(factor, passes):
     q, k, v = (rng.normal(size=shape) for shape in SHAPES)
     f = attention(lambda a: jax.nn.softmax(a, axis=-1), jax.lax.stop_gradient, factor)
     g = attention(lambda a: torch.softmax(a, -1), torch.Tensor.detach, factor)
-    trial = Trial(tuple(map(torch.as_tensor, (q, k, v))), torch.as_tensor(rng.normal(size=(2, 5, 4))))
+    trial = Probe(tuple(map(torch.as_tensor, (q, k, v))), torch.as_tensor(rng.normal(size=(2, 5, 4))))
     try:
         check_grads(f, tuple(jnp.asarray(x, jnp.float32) for x in (q, k, v)), order=1, modes=["rev"])
         theirs = True

@@ -19,9 +19,9 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 
-from attnmath._tolerance import DROP_IN  # noqa: E402
+from attnmath._words.tolerance import DROP_IN  # noqa: E402
 from attnmath.torch import patched_attention  # noqa: E402
 from by_definition import apart, dotted, leaves  # noqa: E402
 
@@ -34,7 +34,7 @@ def model(name, attention):
         kind, config = BertForMaskedLM, BertConfig(
             vocab_size=WORDS, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20,
             max_position_embeddings=LENGTH,
-        )  # fmt: skip
+        )
     elif name == "gpt2":
         kind, config = GPT2LMHeadModel, GPT2Config(
             vocab_size=WORDS, n_positions=LENGTH, n_embd=WIDTH, n_layer=2, n_head=3, bos_token_id=0, eos_token_id=0
@@ -43,7 +43,7 @@ def model(name, attention):
         kind, config = LlamaForCausalLM, LlamaConfig(
             vocab_size=WORDS, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
             intermediate_size=20, max_position_embeddings=LENGTH,
-        )  # fmt: skip
+        )
     config._attn_implementation = attention
     torch.manual_seed(5)
     made = kind(config).double().eval()
@@ -81,7 +81,7 @@ def found(f, x, x_dot, O_bar):
     y = leaves(x)
     under = grad(jvp(f, tuple(y), tuple(x_dot))[1], y, O_bar, materialize_grads=True)
     return dict(logits=[O], tangent=[O_dot], gradients=first, double_backward=second, forward_over_reverse=over,
-                reverse_over_forward=under)  # fmt: skip
+                reverse_over_forward=under)
 
 
 def in_its_dtype(softmax):

@@ -1,0 +1,149 @@
+"""One call of somebody's functions, there and back: arrays made, contract watched, results read."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from attnmath._examine.contract import contract
+from attnmath._examine.contract.contract import from_layout, scores_axes, to_layout
+from attnmath._examine.contract.functions import Broken, Fault, Stop, message
+from attnmath._examine.contract.libraries import Numpy
+from attnmath._examine.problems.case import Answer, Case, Conventions
+
+IN_PLACE = "leaf Variable that requires grad is being used in an in-place operation"  # PyTorch's words
+
+
+def ask(function: Callable, *args: Any, **options: Any) -> Any:
+    """What the candidate's own code returns; Broken where it raises."""
+    try:
+        return function(*args, **options)
+    except (Broken, Stop):
+        raise
+    except BaseException as error:  # it runs in a thread of its own, so that no one else's end is caught
+        said = message(error)
+        raise Broken(Fault("inputs_modified" if IN_PLACE in said else "raises", said)) from error
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """While what came back is read, whatever it raises is its own fault."""
+    try:
+        yield
+    except (Broken, Stop):
+        raise
+    except Exception as error:
+        raise Broken(Fault("type", f"what it returns cannot be read: {message(error)}")) from error
+
+
+class Called:
+    """Two functions, their options by their own keywords, and the arrays of their library."""
+
+    fn: Callable[..., Any]
+    backward: Callable[..., Any] | None
+    options: dict[str, Any]
+    arrays: Numpy
+    earlier: list[tuple]  # what the call before returned, and its bits
+
+    def attempt(
+        self,
+        case: Case,
+        means: Conventions,
+        layout: str,
+        seed: int,
+        faults: list[Fault],
+        forward: bool = False,
+        only: str | None = None,
+    ) -> Answer:
+        """The answer; what was done wrong is added to the faults."""
+        lib, backward, traits = self.arrays, self.backward, case.traits
+        own = "strided" if "strided inputs" in traits else "own"
+        spread = "strided" if "strided dO" in traits else "broadcast" if "broadcast dO" in traits else "own"
+        args = [lib.arranged(to_layout(x, layout), own) for x in (case.Q, case.K, case.V)]
+        dO = lib.arranged(to_layout(case.dO, layout), spread)
+        options, bias = self.own_keywords(case, means, layout, seed)
+        watch = contract.Watch(lib, args, dO, options, self.earlier)
+        drawn = case.R is not None and "dropout_mask" not in self.options
+
+        def seeded(function: Callable, *args: Any, **options: Any) -> Any:
+            if drawn:
+                lib.seed(seed)
+            return ask(function, *args, **options)
+
+        grads = None
+        if forward or lib.name == "numpy" or backward:
+            O = seeded(lib.called, self.fn, args, options)
+            with reading():
+                faults += contract.check_output(lib, O, dO)
+            if backward and not forward:
+                grads = seeded(backward, dO, *args, **options)
+        else:
+            O, pull = seeded(lib.differentiated, self.fn, args, options, bias, only)
+            with reading():
+                faults += contract.check_output(lib, O, dO)
+            grads = ask(pull, dO)
+        with reading():
+            found = {"O": O}
+            if grads is not None or backward and not forward:
+                likes = args + ([options[bias]] if bias else [])
+                good, more = contract.check_gradients(lib, grads, likes, only)
+                found |= good
+                faults += more
+            faults += watch.faults(found, bool(backward))
+            self.earlier = watch.kept(found)
+            read = {name: lib.read(x) for name, x in found.items()}
+        if not traits & {"poison", "empty row"}:
+            faults += contract.check_finite(read)
+        dB = read.pop("dB", None)
+        read = {name: from_layout(x, layout) for name, x in read.items()}
+        if dB is not None and case.bias is not None:
+            read["dB"] = contract.summed_dB(dB, case.bias, layout)
+        return Answer(**read)
+
+    def own_keywords(
+        self, case: Case, means: Conventions, layout: str, seed: int
+    ) -> tuple[dict[str, Any], str | None]:
+        """The options in the functions' own words, and the one among them that has a gradient."""
+        lib, words, given = self.arrays, self.options, self._needed(case, means, layout)
+        keep, bias = case.keep, case.bias
+        if keep is not None and bias is not None and words.get("mask") == words.get("bias") is not None:
+            bias = np.where(keep, bias, -np.inf)  # one argument for both
+        elif keep is not None:
+            forms = {"keep": keep, "drop": ~keep, "add": np.where(keep, 0.0, -np.inf)}
+            given["mask"] = lib.array(scores_axes(forms[means.mask or "keep"], layout))
+        if bias is not None:
+            given["bias"] = lib.array(scores_axes(bias, layout))
+        given["causal"], given["groups"] = case.causal, case.sizes["G"] != case.sizes["H"]
+        if case.scale is not None:
+            given["scale"] = case.scale
+        if case.R is not None:
+            top = case.R.max()
+            given["dropout"] = float(1 - 1 / top) if top > 1 else 0.0
+            whole = np.broadcast_to(case.R, case.seen(means).shape)
+            given["dropout_mask"] = lib.array(scores_axes(np.array(whole), layout))
+            given["seed"] = lib.seed(seed) if "seed" in words else None
+        named = {words[word]: x for word, x in given.items() if isinstance(words.get(word), str)}
+        differentiated = bias is not None and "constant bias" not in case.traits
+        return named, words["bias"] if differentiated else None
+
+    def _needed(self, case: Case, means: Conventions, layout: str) -> dict[str, Any]:
+        """What changes nothing, for the options that fn cannot be called without."""
+        s, fn = case.sizes, getattr(self.fn, "forward", self.fn)  # of a module
+        try:
+            known = inspect.signature(fn).parameters
+        except (TypeError, ValueError):  # what is written in C may have none
+            return {}
+        scores = scores_axes(np.zeros((1, 1, s["n"], s["m"])), layout)
+        nothing = {
+            "mask": {"keep": scores == 0, "drop": scores != 0, "add": scores}[means.mask or "keep"],
+            "bias": scores,
+            "dropout_mask": scores + 1,
+            "scale": case.gamma(means),
+            "dropout": 0.0,
+        }
+        without = [word for word, name in self.options.items()
+                   if name in known and known[name].default is inspect.Parameter.empty]
+        given = {word: nothing[word] for word in without if word in nothing}
+        return {word: self.arrays.array(x) if isinstance(x, np.ndarray) else x for word, x in given.items()}

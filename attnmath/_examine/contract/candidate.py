@@ -1,0 +1,264 @@
+"""A candidate: somebody's attention, called with problems in its own library's arrays."""
+
+import copy
+import functools
+import itertools
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from attnmath._examine.contract.attempt import Called, ask, reading
+from attnmath._examine.contract.contract import (
+    check_candidate,
+    checked_options,
+    joined_answer,
+    kind,
+    parts_of_case,
+    to_layout,
+)
+from attnmath._examine.contract.functions import Broken, Fault, Worker, libraries_in_order, message
+from attnmath._examine.contract.libraries import Numpy, dtype_name, framework
+from attnmath._examine.problems.case import Answer, Case, Conventions, Sizes
+
+OPTION_WORDS = ("mask", "bias", "causal", "scale", "groups", "dropout", "dropout_mask", "seed")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a candidate made of a case."""
+
+    answer: Answer | None  # None: there is nothing to judge; error says why
+    error: Fault | None
+    seconds: float
+    faults: tuple[Fault, ...]
+    case: Case  # with the dropout that was drawn
+
+    @property
+    def refusal(self) -> Fault:
+        """Why there is no answer."""
+        assert self.error is not None
+        return self.error
+
+
+class BadDevice(ValueError):
+    """A device that is not there."""
+
+
+class Candidate(Called):
+    """Somebody's attention, and how it is called.
+
+    fn(q, k, v, **options) -> o; backward(do, q, k, v, **options) -> dq, dk, dv, and the bias's
+    gradient where a bias takes part. Without backward: torch's autograd, or jax.vjp; of a NumPy
+    function the output alone is judged.
+
+    options: from our words (OPTIONS) to the candidate's own keywords, or a set of words that are
+    its keywords too. causal=True in place of a keyword: it always is; groups=None: it takes fewer
+    heads of keys and values without being told.
+    """
+
+    def __init__(
+        self,
+        fn: Callable,
+        backward: Callable | None = None,
+        *,
+        options: Mapping[str, Any] | Iterable[str] | None = None,
+        framework: str | None = None,
+        dtype: Any = None,
+        layout: str | None = None,
+        device: Any = None,
+        time_limit: float = 30.0,
+    ) -> None:
+        check_candidate(fn, backward, layout, time_limit)
+        self.fn, self.backward, self.layout, self.device = fn, backward, layout, device
+        self.time_limit = time_limit
+        self.options = checked_options(options, OPTION_WORDS)
+        self.framework, self.given_dtype = framework, None if dtype is None else dtype_name(dtype)
+        self.worker, self.earlier = Worker(), []
+        self.misfit: Fault | None = None
+        self.sizes: Sizes | None = None  # what detect finds that it takes
+        if framework is not None:
+            self._use(framework)
+
+    def __repr__(self) -> str:
+        fn = self.fn.func if isinstance(self.fn, functools.partial) else self.fn
+        name = getattr(fn, "__name__", None)
+        return name if isinstance(name, str) else type(fn).__name__
+
+    def again(self, dtype: str) -> "Candidate":
+        """The same functions with numbers of another format."""
+        return Candidate(self.fn, self.backward, options=self.options, framework=self.framework, dtype=dtype,
+                         layout=self.layout, device=self.device, time_limit=self.time_limit)
+
+    def with_options(self, **more: Any) -> "Candidate":
+        """The same with other keywords for some of our words."""
+        other = copy.copy(self)
+        other.options = self.options | more
+        return other
+
+    def uncompiled(self) -> "Candidate":
+        """The same, where JAX compiles nothing: what a program keeps from call to call is seen."""
+        other = copy.copy(self)
+        other.arrays = copy.copy(self.library)
+        other.arrays.eager = True
+        return other
+
+    # its library
+
+    @property
+    def library(self) -> Numpy:
+        """The library of its arrays: told, guessed by what it names, or else tried."""
+        if self.misfit:
+            raise Broken(self.misfit)
+        if self.framework is None:
+            self._find()
+        return self.arrays
+
+    @property
+    def dtype(self) -> str:
+        """The name of the format of its numbers."""
+        return self.library.dtype
+
+    def _find(self) -> None:
+        """The library by what its code names, or the first whose arrays it takes and gives back."""
+        names = libraries_in_order(self.fn, self.backward)
+        told = []
+        for name in names:
+            try:
+                self._use(name)
+                fault = None if len(names) == 1 else self._refusal()
+            except ImportError as error:
+                fault = Fault("framework", str(error))
+            if fault is None:
+                return
+            told.append((name, fault))
+            if fault.name == "hangs":
+                break
+        self.framework, first = None, told[0][1]
+        if first.name == "hangs" or all(fault.sentence == first.sentence for _, fault in told):
+            self.misfit = first
+        else:
+            each = "; ".join(f"with {name}: {fault.sentence}" for name, fault in told)
+            self.misfit = Fault("framework", f"no library's arrays suit it: {each}")
+        raise Broken(self.misfit)
+
+    def _use(self, name: str) -> None:
+        dtype = self.given_dtype or ("float64" if name == "numpy" else "float32")
+        try:
+            self.arrays, self.framework = framework(name, dtype, self.device), name
+            self.arrays.array(np.zeros(1))
+        except (AssertionError, RuntimeError) as error:  # a device that is not there
+            raise BadDevice(f"examine: device is {self.device!r}: {message(error)}") from error
+
+    def _refusal(self) -> Fault | None:
+        """What goes wrong when it is given the arrays of its library, of 4, 3 and 2 axes."""
+        lib, first = self.arrays, None
+
+        def call(layout: str, s: int, d: int) -> None:
+            one = np.ones([size if letter in layout else 1 for letter, size in zip("bhsd", (2, 2, s, d))])
+            case = Case(one, one, one, one)
+            args = [lib.array(to_layout(x, layout)) for x in (case.Q, case.K, case.V)]
+            options, _ = self.own_keywords(case, Conventions(), layout, 0)
+            if self.backward is None and lib.name != "numpy":
+                O, _ = ask(lib.differentiated, self.fn, args, options, None)
+            else:
+                O = ask(lib.called, self.fn, args, options)
+            with reading():
+                if not lib.is_array(O):
+                    raise Broken(Fault("type", f"it returns {kind(O)}"))
+
+        layouts = [self.layout] if self.layout else ["bhsd", "hsd", "sd"]
+        for (s, d), layout in itertools.product([(2, 2), (128, 64)], layouts):  # some take whole tiles alone
+            try:
+                self.in_time(functools.partial(call, layout, s, d))
+                return None
+            except Broken as broken:
+                first = first or broken.fault
+                if first.name == "hangs":
+                    break
+        return first
+
+    # its calls
+
+    def in_time(self, call: Callable) -> Any:
+        """What a call returns, in the candidate's thread and under its library's settings."""
+        return self.worker.call(lambda: self.arrays.inside(call), self.time_limit)
+
+    def lacks(self, case: Case) -> list[str]:
+        """The words of the options that a case needs and the candidate has not."""
+        s = case.sizes
+        needs = dict(
+            mask=case.keep is not None,
+            bias=case.bias is not None,
+            causal=case.causal,
+            scale=case.scale is not None,
+            groups=s["G"] != s["H"],
+            dropout=case.R is not None and "dropout_mask" not in self.options,
+        )
+        return [word for word, needed in needs.items() if needed and word not in self.options]
+
+    def keywords(self, case: Case, means: Conventions, layout: str, seed: int = 0) -> dict[str, Any]:
+        """The options of a call, by the candidate's own keywords."""
+        return self.in_time(lambda: self.own_keywords(case, means, layout, seed))[0]
+
+    def run(
+        self,
+        case: Case,
+        means: Conventions | None = None,
+        seed: int = 0,
+        *,
+        forward: bool = False,
+        only: str | None = None,
+    ) -> Outcome:
+        """The candidate's answer to a case, in float64; what it did wrong on the way.
+
+        forward: the output alone; only="dK" (torch): k alone requires a gradient.
+        """
+        began, means = time.perf_counter(), means or Conventions()
+        faults: list[Fault] = []
+        layout = self.layout or means.layout or "bhsd"
+        answer, error = None, None
+        try:
+            if self.worker.hung:
+                raise Broken(self.worker.hung)
+            if lacking := self.lacks(case):
+                raise Broken(Fault("options", f"it has no option for {' and '.join(lacking)}"))
+            self.library  # noqa: B018, found at the first call
+            if self.options.get("causal") is True and not case.causal:
+                case = replace(case, causal=True)
+                if not case.seen(means).any(-1).all():
+                    case = replace(case, traits=case.traits | {"empty row"})
+            if case.R is not None and "dropout_mask" not in self.options:
+                case = self._with_dropout(case, case.R, means, layout, seed)
+            answer = self._joined(case, means, layout, seed, faults, forward, only)
+        except Broken as broken:
+            error = broken.fault
+        seconds = time.perf_counter() - began
+        return Outcome(answer, error, seconds, tuple(dict.fromkeys(faults)), case)
+
+    def _joined(
+        self, case: Case, means: Conventions, layout: str, seed: int, faults: list[Fault], forward: bool,
+        only: str | None = None,
+    ) -> Answer:
+        """The answer to a case that may have to be given in parts."""
+        answers = []
+        for at, part in parts_of_case(case, layout):
+            call = functools.partial(self.attempt, part, means, layout, seed, faults, forward, only)
+            answers.append((at, self.in_time(call)))
+        return joined_answer(case, answers)
+
+    def _with_dropout(self, case: Case, R: np.ndarray, means: Conventions, layout: str, seed: int) -> Case:
+        """The case with the dropout that the candidate draws from this seed, in place of R.
+
+        It is read off with Q = 0 and unit vectors as values, as many as a value has entries.
+        """
+        s = case.sizes
+        found = np.zeros((s["b"], s["H"], s["n"], s["m"]))
+        for start in range(0, s["m"], s["d_v"]):
+            V = np.zeros(case.V.shape)
+            V[..., start:, :] = np.eye(s["m"] - start, s["d_v"])
+            O = self._joined(replace(case, Q=0 * case.Q, V=V), means, layout, seed, [], True).O
+            found[..., start : start + s["d_v"]] = O[..., : s["m"] - start]
+        return replace(case, R=np.where(found != 0, R.max(), 0.0))

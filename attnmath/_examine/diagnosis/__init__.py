@@ -1,0 +1,13 @@
+"""What is wrong, and why: the stages of an examination.
+
+probes        small problems, and the numbers that are read off the answers
+conventions   which layout, mask, alignment and groups a candidate means
+habits        what a right candidate does at every call, and what it may still do to those who use it
+coefficients  multiples of the separate terms, by least squares
+diagnosis     which wrong closed form gives what came, or which two
+mechanisms    mistakes that are no closed form: strides, formats, thresholds
+own_output    another function: are its gradients those of its own output?
+paste         a case as lines that can be pasted
+smallest      the smallest case that still fails
+examination   the stages, in their order
+"""

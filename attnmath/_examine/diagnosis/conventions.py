@@ -1,0 +1,177 @@
+"""Which conventions a candidate follows, each read off a small exact problem.
+
+What the user told is kept as it is: a candidate that deviates from it is found by the problems.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from attnmath._examine.contract.candidate import Candidate
+from attnmath._examine.contract.contract import AXIS_ORDERS
+from attnmath._examine.contract.functions import Fault
+from attnmath._examine.diagnosis.probes import (
+    TRIED,
+    Readings,
+    hard,
+    read_dropout,
+    read_empty,
+    read_inside,
+    read_scale,
+    read_weights,
+    right_rows,
+    small_problem,
+)
+from attnmath._examine.problems.case import Case, Conventions, Rng, Sizes
+from attnmath._examine.problems.steps import Steps
+from attnmath._examine.report.report import Finding
+
+
+def detect(candidate: Candidate, told: Conventions | None = None) -> tuple[Conventions, list[Finding]]:
+    """The conventions that explain most of what the candidate returns, and what none explains.
+
+    None stays where nothing can be told: where the candidate has no such option, or fails.
+    """
+    told = told or Conventions()
+    means, sizes, findings = _read_layout(candidate, told.told(layout=told.layout or candidate.layout))
+    if sizes is None:
+        return means, findings
+    candidate.sizes = sizes
+    for read in (_read_mask, _read_causal, _read_groups, read_scale, read_empty, read_inside, read_dropout):
+        found, more = read(candidate, means, sizes, np.random.default_rng(1))
+        means = means.told(**{name: x for name, x in found.items() if getattr(told, name) is None})
+        findings += more
+    return means, findings
+
+
+def _read_layout(candidate: Candidate, means: Conventions) -> tuple[Conventions, Sizes | None, list[Finding]]:
+    """The layout, the sizes that the candidate takes, and whether it is causal unasked."""
+    layouts = [means.layout] if means.layout else AXIS_ORDERS
+    errors: dict[str, Fault] = {}
+    for sizes in TRIED:
+        case = hard(sizes, np.random.default_rng(0))
+        found = []
+        for layout in layouts:
+            outcome = candidate.run(case, means.told(layout=layout), forward=True)
+            if outcome.answer is None:
+                errors.setdefault(layout, outcome.refusal)
+                if outcome.refusal.name in ("hangs", "framework"):
+                    return means, None, [_failed(outcome.refusal)]
+                continue
+            causal = {a: replace(case, causal=True) for a in ("upper_left", "lower_right")}
+            forms = {None: Steps(case).O} | {a: Steps(x, Conventions(causal=a)).O for a, x in causal.items()}
+            for always, want in forms.items():
+                found.append((right_rows(outcome.answer.O, want).mean(), layout, always))
+        if found:
+            best = max(score for score, *_ in found)
+            _, layout, always = next(row for row in found if row[0] == best)
+            means = means.told(layout=layout)
+            if always is None or best < 1 or "causal" in candidate.options:
+                return means, sizes, []
+            candidate.options["causal"] = True
+            title, cure = "it is causal without being asked", 'options={"causal": True} says that it is meant'
+            said = Finding("convention", "always_causal", title, cure=cure)
+            return means.told(causal=means.causal or always), sizes, [said]
+    first = "bhsd" if "bhsd" in errors else next(iter(errors))
+    return means, None, [_failed(errors[first])]
+
+
+def _failed(fault: Fault) -> Finding:
+    return Finding("contract", fault.name, fault.sentence)
+
+
+def _pattern(candidate: Candidate, means: Conventions, case: Case) -> np.ndarray | None:
+    """Which keys are seen: those with at least half of the largest weight of their row."""
+    W = read_weights(candidate, case, means)
+    return None if W is None else W > W.max(-1, keepdims=True) / 2
+
+
+def _ignored(candidate: Candidate, means: Conventions, sizes: Sizes, **asked: Any) -> bool:
+    """Whether what is asked for changes nothing, bit for bit, in hard attention."""
+    case = hard(sizes, np.random.default_rng(3))
+    plain, other = (candidate.run(x, means, forward=True).answer for x in (case, replace(case, **asked)))
+    return plain is not None and other is not None and np.array_equal(plain.O, other.O)
+
+
+def _read_mask(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> Readings:
+    """Whether True, or which number, lets a query attend."""
+    if "mask" not in candidate.options or means.mask is not None:
+        return {}, []
+    keep = rng.random((sizes.b, 1, sizes.n, sizes.m)) < 0.6
+    keep[..., 0], keep[..., 1] = True, False  # something to see, and something hidden
+    case = small_problem(sizes, rng, keep=keep)
+    scores = {}
+    for kind in ("keep", "drop", "add"):
+        W = read_weights(candidate, case, means.told(mask=kind))
+        if W is not None:  # of forms that agree the one that hides: True, added to a score, is only 1
+            seen, hidden = W > W.max(-1, keepdims=True) / 2, np.broadcast_to(~keep, W.shape)
+            scores[kind] = (seen == keep).all(-1).mean(), (W[hidden] == 0).mean()
+    if not scores:
+        return {}, [_failed(candidate.run(case, means.told(mask="keep"), forward=True).refusal)]
+    best = max(scores, key=scores.__getitem__)
+    if scores[best][0] > 0.5:
+        return {"mask": best}, []
+    if all(_ignored(candidate, means.told(mask=kind), sizes, keep=keep) for kind in scores):
+        return {}, [Finding("mistake", "mask_ignored", "the mask is ignored", cure="use it")]
+    return {}, [_unexplained("mask", "no kind of mask (True = keep, True = drop, added numbers) explains it")]
+
+
+def _unexplained(what: str, title: str, evidence: str | None = None) -> Finding:
+    return Finding("unnamed", f"{what}_unexplained", title, evidence=evidence)
+
+
+def _read_causal(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> Readings:
+    """Where the diagonal of a causal mask lies for n unlike m; offset 0 is the upper left."""
+    if "causal" not in candidate.options or means.causal is not None or sizes.square:
+        return {}, []
+    found, findings = [], []
+    for s in (sizes, replace(sizes, n=sizes.m, m=sizes.n)):
+        seen = _pattern(candidate, means, small_problem(s, rng, causal=True))
+        if seen is None:
+            continue
+        names = {0: "upper_left", s.m - s.n: "lower_right"}
+        right = {o: _agreement(seen, o) for o in (*names, -1, 1, s.m - s.n - 1, s.m - s.n + 1)}
+        best = max(right, key=right.__getitem__)
+        if right[best] <= 0.5:
+            ignored = seen.all() and _ignored(candidate, means, s, causal=True)
+            findings.append(
+                Finding("mistake", "causal_ignored", "the causal mask is ignored", cure="use it") if ignored
+                else _unexplained("causal", f"no causal mask explains what it sees for n = {s.n}, m = {s.m}")
+            )
+        else:
+            found.append(names[min(names, key=lambda o: abs(o - best))])
+    if len(set(found)) == 2:
+        title = "the causal mask is aligned in one way for n < m, and in the other for n > m"
+        evidence = f"n < m: {found[0]}; n > m: {found[1]}"
+        return {}, [_unexplained("causal", title, evidence)]
+    return ({"causal": found[0]} if found else {}), findings[:1]
+
+
+def _agreement(seen: np.ndarray, offset: int) -> float:
+    """How many rows see the keys up to their own place plus the offset; empty rows do not count."""
+    n, m = seen.shape[-2:]
+    want = np.arange(m) <= np.arange(n)[:, None] + offset
+    counted = want.any(-1) & ~want.all(-1)
+    return (seen == want).all(-1)[..., counted].mean() if counted.any() else 0.0
+
+
+def _read_groups(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> Readings:
+    """Which head of keys and values each query head reads."""
+    if "groups" not in candidate.options or means.groups is not None:
+        return {}, []
+    H, G = 6, 3
+    case = small_problem(replace(sizes, H=H), rng, G=G)
+    V = np.broadcast_to(np.arange(1.0, G + 1)[:, None, None], case.V.shape)
+    outcome = candidate.run(replace(case, V=np.array(V)), means, forward=True)
+    if outcome.answer is None:
+        return {}, [_failed(outcome.refusal)]
+    read = np.rint(np.median(outcome.answer.O, axis=(0, 2, 3))).astype(int) - 1
+    maps: dict[str, Callable] = {"blocks": lambda h: h // (H // G), "interleaved": lambda h: h % G}
+    right = {name: sum(read[h] == f(h) for h in range(1, H - 1)) for name, f in maps.items()}
+    best = max(right, key=right.__getitem__)
+    if right[best] >= 3:
+        return {"groups": best}, []
+    title = "query heads read other heads of keys and values than h // (H/G) or h mod G"
+    return {}, [_unexplained("groups", title, f"H = {H}, G = {G}: the heads read are {read.tolist()}")]

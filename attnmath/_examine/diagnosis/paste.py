@@ -1,0 +1,269 @@
+"""A case as lines that can be pasted: imports, inputs, the call, what it gives, what is right."""
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from attnmath._examine.contract.candidate import Candidate
+from attnmath._examine.contract.contract import scores_axes, to_layout
+from attnmath._examine.problems.case import Answer, Case, Conventions
+from attnmath._examine.problems.steps import Steps
+
+# From the axes b, h, s, d of a problem to the candidate's; and the same for a mask's.
+TO_LAYOUT = {"bhsd": "", "bshd": ".swapaxes(1, 2)", "sbhd": ".transpose(2, 0, 1, 3)", "hsd": "[0]",
+        "shd": "[0].swapaxes(0, 1)", "sd": "[0, 0]"}
+LACKING = {"hsd": "[0]", "shd": "[0]", "sd": "[0, 0]"}
+PUBLIC = {"torch._C._nn": "torch.nn.functional", "jax._src.nn.functions": "jax.nn"}
+RETURNED_AS = {"O": "o", "dQ": "dq", "dK": "dk", "dV": "dv", "dB": "db"}
+
+
+def lines_of_case(case: Case, inputs: Sequence[str], candidate: Candidate, means: Conventions, dtype: str) -> str:
+    """The case, made by the lines of inputs, the call, and the entry that is most wrong."""
+    layout, outcome = candidate.layout or means.layout or "bhsd", candidate.run(case, means)
+    found = [*_import_lines(inputs, candidate, dtype), "", *inputs, ""]
+    found += _call(candidate, case, means, layout, dtype)
+    if outcome.answer is None:
+        return "\n".join([*found, f"# {outcome.refusal.sentence}"])
+    want = Steps(case, means).answer()
+    name, at = worst_entry(outcome.answer, want)
+    mine, theirs = ", ".join(map(str, at)), ", ".join(map(str, _own_index(name, at, layout)))
+    found += ["", _right(case, means, name)]
+    entry = f"{RETURNED_AS[name]}[{theirs}]"
+    entry = f"{entry}.item()" if candidate.library.name == "torch" else f"float({entry})"
+    found.append(f'print("{name}[{mine}] is", {entry}, "and should be", float(right[{mine}]))')
+    got, right = getattr(outcome.answer, name)[at], getattr(want, name)[at]
+    return "\n".join([*found, f"# {name}[{mine}] is {got:.6g} and should be {right:.6g}"])
+
+
+def worst_entry(got: Answer, want: Answer) -> tuple[str, tuple[int, ...]]:
+    """The letter and the entry that are most wrong, compared with the largest entry."""
+    found = []
+    for name in RETURNED_AS:
+        a, b = got.there.get(name), want.there.get(name)
+        if a is not None and b is not None and a.shape == b.shape:
+            with np.errstate(all="ignore"):
+                error = np.where(a == b, 0.0, np.abs(a - b) / (np.abs(b).max(initial=0.0) or 1.0))
+            error = np.where(np.isnan(error), np.inf, error)
+            at = np.unravel_index(int(error.argmax()), error.shape)
+            found.append((float(error[at]), name, tuple(map(int, at))))
+    _, name, place = max(found)
+    return name, place
+
+
+def _import_lines(inputs: Sequence[str], candidate: Candidate, dtype: str) -> list[str]:
+    library = candidate.library.name
+    found = ["import numpy as np"] + ([f"import {library}"] if library != "numpy" else [])
+    if library == "numpy" and dtype == "bfloat16":
+        found.append("import ml_dtypes")
+    found.append("import attnmath")
+    if any("nearest(" in line for line in inputs):
+        found.append("from attnmath.rounding import nearest")
+    found += _own_functions(candidate)
+    if library == "jax" and dtype == "float64":
+        found.append('jax.config.update("jax_enable_x64", True)')
+    return found
+
+
+def _own_functions(candidate: Candidate) -> list[str]:
+    """Where the candidate's functions are imported from, if they can be."""
+    found = []
+    for fn in filter(None, (candidate.fn, candidate.backward)):
+        module, name = str(getattr(fn, "__module__", None)), _called(fn, candidate)
+        module = PUBLIC.get(module, module)
+        known = module != "__main__" and getattr(sys.modules.get(module), name, None) is fn
+        found.append(f"from {module} import {name}" if known else f"# {name} is your own function")
+    return found
+
+
+def _call(candidate: Candidate, case: Case, means: Conventions, layout: str, dtype: str) -> list[str]:
+    """The arrays of the candidate's library, and the candidate's output and gradients."""
+    library, axes = candidate.library.name, TO_LAYOUT[layout]
+    by_autograd = candidate.backward is None and library == "torch"
+    make = {
+        "numpy": f"np.array({{}}, {'ml_dtypes.bfloat16' if dtype == 'bfloat16' else repr(dtype)})",
+        "torch": f"torch.tensor({{}}, dtype=torch.{dtype}{', requires_grad=True' * by_autograd})",
+        "jax": f"jax.numpy.array({{}}, {dtype!r})",
+    }[library]
+    plain = make.replace(", requires_grad=True", "")
+    found = [f"q, k, v = ({make.format('x' + axes)} for x in (Q, K, V))"]
+    found.append("do = " + _dO(plain, case, axes, layout, library))
+    options, given = _given_options(candidate, case, means, layout)
+    for name, value in given.items():
+        is_bool = name == "mask" and means.mask != "add"
+        kind = {"torch": "torch.tensor({})", "jax": "jax.numpy.array({})", "numpy": "{}"}[library]
+        pattern = kind if is_bool else make if name == "b" else plain
+        found.append(f"{name} = {pattern.format(value)}")
+    call = f"{_called(candidate.fn, candidate)}(q, k, v{options})"
+    leaves, names = ("q, k, v, b", "dq, dk, dv, db") if "b" in given else ("q, k, v", "dq, dk, dv")
+    if candidate.backward:
+        back = f"{_called(candidate.backward, candidate)}(do, q, k, v{options})"
+        return [*found, f"o = {call}", f"{names} = {back}"]
+    if library == "torch":
+        grad = f"torch.autograd.grad(o, ({leaves}), do, allow_unused=True)"
+        return [*found, f"o = {call}", f"{names} = {grad}"]
+    if library == "jax":
+        return [*found, f"o, pull = jax.vjp(lambda {leaves}: {call}, {leaves})", f"{names} = pull(do)"]
+    return [*found, f"o = {call}"]
+
+
+def _dO(make: str, case: Case, axes: str, layout: str, library: str) -> str:
+    """dO, in the order in memory that is the case's."""
+    rank = len(layout)
+    if "strided dO" in case.traits and library != "jax":
+        turned = f".permute({', '.join(map(str, reversed(range(rank))))})" if library == "torch" else ".T"
+        return make.format(f"dO{axes}.T.copy()") + turned
+    if "broadcast dO" in case.traits and library != "jax":
+        one, shape = make.format(f"np.ones({(1,) * rank})"), to_layout(case.dO, layout).shape
+        return f"{one}.expand({shape})" if library == "torch" else f"np.broadcast_to({one}, {shape})"
+    return make.format("dO" + axes)
+
+
+def _given_options(
+    candidate: Candidate, case: Case, means: Conventions, layout: str
+) -> tuple[str, dict[str, str]]:
+    """The keywords of the call, and the arrays among them with what they are made from."""
+    words, lacking = candidate.options, LACKING.get(layout, "")
+    value, arrays = {}, {}
+    if case.keep is not None:
+        forms = {"keep": "keep", "drop": "~keep", "add": "np.where(keep, 0.0, -np.inf)"}
+        form = forms[means.mask or "keep"]
+        arrays["mask"] = f"({form}){lacking}" if lacking else form
+        value["mask"] = "mask"
+    if case.bias is not None:
+        arrays["b"], value["bias"] = f"bias{lacking}", "b"
+    if case.R is not None:
+        arrays["r"], value["dropout_mask"] = f"R{lacking}", "r"
+    if case.scale is not None:
+        value["scale"] = repr(case.scale)
+    for word, on in (("causal", case.causal), ("groups", case.sizes["G"] != case.sizes["H"])):
+        if on or _default(candidate.fn, words.get(word)) not in (False, None):
+            value[word] = str(on)
+    for word, (name, nothing) in _nothing(case, means, layout).items():
+        if word not in value and _default(candidate.fn, words.get(word)) is inspect.Parameter.empty:
+            value[word] = name or nothing
+            arrays |= {name: nothing} if name else {}
+    named = (f", {words[w]}={x}" for w, x in value.items() if isinstance(words.get(w), str))
+    return "".join(named), arrays
+
+
+def _nothing(case: Case, means: Conventions, layout: str) -> dict[str, tuple[str, str]]:
+    """What changes nothing, for an option without a default: the name of an array, and what it is."""
+    shape = scores_axes(np.zeros((1, 1, case.sizes["n"], case.sizes["m"])), layout).shape
+    masks = {"keep": f"np.ones({shape}, bool)", "drop": f"np.zeros({shape}, bool)", "add": f"np.zeros({shape})"}
+    return dict(
+        mask=("mask", masks[means.mask or "keep"]), bias=("zeros", f"np.zeros({shape})"),
+        dropout_mask=("ones", f"np.ones({shape})"), scale=("", repr(case.gamma(means))), dropout=("", "0.0"),
+    )
+
+
+def _right(case: Case, means: Conventions, name: str) -> str:
+    """The line that computes the right answer by the formulas of this package."""
+    s = case.sizes
+    seen = ["keep"] if case.keep is not None else []
+    if case.causal:
+        align = means.causal or "lower_right"
+        seen.append(f"attnmath.causal_mask({s['n']}, {s['m']}, align={align!r})")
+    B = "bias" if case.bias is not None else "0.0" if seen else "None"
+    given = [f"np.where({' & '.join(seen)}, {B}, -np.inf)" if seen else B]
+    if case.scale is not None or means.scale not in (None, "1/sqrt(d_k)"):
+        given.append(f"gamma={float(case.gamma(means))!r}")
+    given += ["R=R"] if case.R is not None else []
+    drop, r, K, V, sum_ = "dropout_" * (case.R is not None), s["H"] // s["G"], "K", "V", ""
+    if r > 1:
+        tiled = means.groups == "interleaved"
+        K, V = (f"np.tile({x}, (1, {r}, 1, 1))" if tiled else f"np.repeat({x}, {r}, 1)" for x in "KV")
+        inner = f"{r}, {s['G']}" if tiled else f"{s['G']}, {r}"
+        sum_ = f".reshape({s['b']}, {inner}, {s['m']}, -1).sum({1 if tiled else 2})"
+    arguments = ", ".join([*(["dO"] if name != "O" else []), "Q", K, V, *(given if given != ["None"] else [])])
+    if name == "O":
+        return f"right = attnmath.{drop}attention({arguments})"
+    after = sum_ if name in ("dK", "dV") else ""
+    if name == "dB":
+        axes = tuple(i for i, k in enumerate(np.asarray(case.bias).shape) if k == 1)
+        after = f".sum({axes}, keepdims=True)" if seen and axes else ""
+    return f"right = attnmath.{drop}attention_vjp({arguments}).{name}{after}"
+
+
+def _own_index(name: str, at: tuple[int, ...], layout: str) -> list[int]:
+    """The place of an entry in the candidate's own axes."""
+    if name == "dB":
+        return list(at[LACKING.get(layout, "").count("0") :])
+    return [dict(zip("bhsd", at))[letter] for letter in layout]
+
+
+def _called(fn: Callable, candidate: Candidate) -> str:
+    """Its own name; a letter for a lambda, a partial function, a module."""
+    name = getattr(fn, "__name__", "")
+    return name if name.isidentifier() else "backward" if fn is candidate.backward else "f"
+
+
+def _default(fn: Callable, keyword: Any) -> Any:
+    try:
+        return inspect.signature(getattr(fn, "forward", fn)).parameters[keyword].default
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+# ---- a tiny problem, written out number by number ----
+
+
+def pasted(candidate: Candidate, case: Case, means: Conventions, want: Answer) -> str:
+    """The inputs, the call, and what is right."""
+    library, layout = candidate.library.name, candidate.layout or means.layout or "bhsd"
+    ml_dtypes = candidate.dtype == "bfloat16" and library == "numpy"
+    dtype = {"torch": f"dtype=torch.{candidate.dtype}", "jax": f"dtype={candidate.dtype!r}"}.get(
+        library, f"dtype={'ml_dtypes.bfloat16' if ml_dtypes else repr(candidate.dtype)}"
+    )
+    make = {"torch": "torch.tensor", "jax": "jax.numpy.array", "numpy": "np.array"}[library]
+    lines = [{"torch": "import torch", "jax": "import jax", "numpy": "import numpy as np"}[library]]
+    lines += ["import ml_dtypes"] if ml_dtypes else []
+    if library == "jax" and candidate.dtype == "float64":
+        lines.append('jax.config.update("jax_enable_x64", True)')
+    lines += _own_functions(candidate)
+    leaf = ", requires_grad=True" if library == "torch" and candidate.backward is None else ""
+    for name, x in (("q", case.Q), ("k", case.K), ("v", case.V)):
+        lines.append(f"{name} = {make}({as_literal(to_layout(x, layout))}, {dtype}{leaf})")
+    lines.append(f"do = {make}({as_literal(to_layout(case.dO, layout))}, {dtype})")
+    given = candidate.keywords(case, means, layout)
+    words = []
+    for name, x in given.items():
+        if candidate.library.is_array(x):
+            x = candidate.library.read(x)
+            lines.append(f"{name} = {make}({as_literal(x)}{'' if x.dtype == bool else f', {dtype}'})")
+            words.append(f", {name}={name}")
+        elif x is not False:
+            words.append(f", {name}={x!r}")
+    call = f"{_called(candidate.fn, candidate)}(q, k, v{''.join(words)})"
+    if candidate.backward is not None:
+        shown = f"{_called(candidate.backward, candidate)}(do, q, k, v{''.join(words)})"
+    elif library == "torch":
+        lines.append(f"o = {call}")
+        shown = "torch.autograd.grad(o, (q, k, v), do)"
+    elif library == "jax":
+        shown = f"jax.vjp(lambda q, k, v: {call}, q, k, v)[1](do)"
+    else:
+        shown = call
+    right = {name: getattr(want, name) for name in ("dQ", "dK", "dV")} if shown != call else {"O": want.O}
+    lines.append(f"print({shown})")
+    said = ", ".join(f"{name} = {as_literal(to_layout(x, layout))}" for name, x in right.items())
+    return "\n".join([*lines, f"# right: {said}"])
+
+
+def as_literal(x: np.ndarray) -> str:
+    """An array's numbers; nothing of what does not fit on a line is left out."""
+    if x.dtype == bool:
+        return str(x.tolist())
+    same = x.size and (x == x.flat[0]).all()
+    if same and x.size > 8 and np.isfinite(x.flat[0]):
+        return f"[{x.flat[0]!r}] * {x.size}" if x.ndim == 1 else _as_repeated(x.shape, float(x.flat[0]))
+    return str(x.tolist()).replace("-inf", 'float("-inf")').replace("nan", 'float("nan")')
+
+
+def _as_repeated(shape: tuple, number: float) -> str:
+    text = f"[{number!r}] * {shape[-1]}"
+    for size in reversed(shape[:-1]):
+        text = f"[{text}]" if size == 1 else f"[{text}] * {size}"
+    return text

@@ -1,0 +1,114 @@
+"""Is my attention right, and if not, which term is wrong? The function that is called."""
+
+import math
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from numbers import Integral
+from typing import Any
+
+from attnmath._examine.contract.candidate import BadDevice, Candidate
+from attnmath._examine.contract.contract import AXIS_ORDERS
+from attnmath._examine.diagnosis.examination import Examination
+from attnmath._examine.problems.case import USUAL_SCALES, Conventions, scale_number
+from attnmath._examine.report.display import Progress
+from attnmath._examine.report.report import Report
+
+DEMANDS = {
+    "layout": AXIS_ORDERS,
+    "mask": ("keep", "drop", "add"),
+    "causal": ("upper_left", "lower_right"),
+    "groups": ("blocks", "interleaved", "none"),
+    "scale": tuple(USUAL_SCALES),
+    "empty": ("zero", "uniform", "uniform with gradient", "nan"),
+    "inside": ("float32", "float64"),
+}
+
+
+def examine(
+    fn: Callable[..., Any],
+    backward: Callable[..., Any] | None = None,
+    *,
+    options: Mapping[str, Any] | Iterable[str] | None = None,
+    conventions: Mapping[str, str] | None = None,
+    dtype: Any = None,
+    framework: str | None = None,
+    layout: str | None = None,
+    device: Any = None,
+    seed: int | None = None,
+    time_limit: float = 30.0,
+    smallest: bool = True,
+    progress: bool | Callable[[str], None] | None = None,
+) -> Report:
+    """Whether an attention and its gradients are right, and if not, which term is wrong.
+
+    fn(q, k, v, **options) -> o, for q (b, H, n, d_k), k (b, G, m, d_k), v (b, G, m, d_v), o (b, H, n, d_v),
+    or another layout; backward(do, q, k, v, **options) -> dq, dk, dv -> report
+
+    Without backward, fn is differentiated by PyTorch's autograd or by jax.vjp. options says
+    what fn can take, by its own keywords: a mapping from "mask", "bias", "causal", "scale",
+    "groups", "dropout", "dropout_mask" and "seed" to their names. conventions is what is
+    demanded of it: "layout", "mask", "causal", "groups", "scale", "empty"; what is not
+    demanded is found out, and stated in the report. dtype is float64, float32, bfloat16 or
+    float16; without it float32, and float64 for NumPy. A call that takes longer than
+    time_limit seconds counts as one that hangs. With smallest=False the smallest failing
+    case is not looked for. progress=None tells on a terminal how far it is; a function is
+    called with what is being done. seed makes the problems the same again. Raises TypeError
+    for an fn that cannot be called, ValueError for an option or a convention that is not known.
+
+    >>> import numpy as np
+    >>> from attnmath import examine
+    >>> def forward(q, k, v):
+    ...     E = np.exp(q @ k.swapaxes(-1, -2))
+    ...     return E / E.sum(-1, keepdims=True) @ v
+    >>> print(examine(forward, seed=0).sentence)
+    wrong: scores far below 0 are not survived
+
+    Derived in chapters/examine.md.
+    """
+    began = time.perf_counter()
+    told = _demanded(conventions, layout)
+    candidate = Candidate(fn, backward, options=options, framework=framework, dtype=dtype,
+                          layout=told.layout, device=device, time_limit=time_limit)
+    seed = secrets.randbits(31) if seed is None else _whole_number(seed)
+    screen = sys.stderr.isatty()
+    say = progress if callable(progress) else Progress(screen if progress is None else progress, screen)
+    examination = Examination(candidate, told, seed, say)
+    try:
+        report = examination.report(smallest)
+    except BadDevice:
+        raise
+    except (Exception, SystemExit, GeneratorExit) as error:  # of ours: it says nothing about the function
+        report = examination.failed(error)
+    say("")
+    return replace(report, seconds=time.perf_counter() - began, seed=seed)
+
+
+def _demanded(conventions: Mapping[str, str] | None, layout: str | None) -> Conventions:
+    """What is demanded, if it is something that can be."""
+    demands = dict(conventions or {}) | ({} if layout is None else {"layout": layout})
+    names = [f.name for f in fields(Conventions)]
+    for name, value in demands.items():
+        if name not in names:
+            raise ValueError(f"examine: conventions has {name!r}; it can have {', '.join(names)}")
+        if value not in DEMANDS[name] and not (name == "scale" and _is_number(value)):
+            values = ", ".join(map(repr, DEMANDS[name]))
+            raise ValueError(f"examine: conventions has {name}={value!r}; it needs one of {values}")
+    return Conventions(**{k: x if isinstance(x, str) else str(x) for k, x in demands.items()})
+
+
+def _is_number(x: object) -> bool:
+    """Whether it is a number, or one in words."""
+    try:
+        return math.isfinite(scale_number(str(x)))
+    except (ValueError, ZeroDivisionError):
+        return False
+
+
+def _whole_number(seed: object) -> int:
+    """The seed, if it is one."""
+    if not isinstance(seed, Integral) or isinstance(seed, bool) or seed < 0:
+        raise ValueError(f"examine: seed is {seed!r}; it needs to be a whole number from 0")
+    return int(seed)

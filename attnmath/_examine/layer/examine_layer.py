@@ -1,0 +1,281 @@
+"""Is my layer right, and if not, which term is wrong?"""
+
+import re
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from attnmath._examine.contract.functions import Broken, failure
+from attnmath._examine.layer.conventions import KnownLayer, OwnLayer, possible_layers, understood, with_mask
+from attnmath._examine.layer.diagnosis import diagnose_layer, gives_output
+from attnmath._examine.layer.layer import Layer, LayerAnswer, LayerCase, LayerSteps
+from attnmath._examine.layer.ready_layers import adapted
+from attnmath._examine.layer.run import Draw, hiding, layer_cases, output_alone, run
+from attnmath._examine.layer.running_error import Tried, right_output
+from attnmath._examine.problems.case import Conventions
+from attnmath._examine.problems.steps import changes_of_empty_rows
+from attnmath._examine.report.report import Finding, Report, TriedProblem
+from attnmath._words.tolerance import CONSTANT
+
+SEED = 0  # of the smallest case
+
+
+def examine_layer(
+    layer: Any, *, weights: Mapping[str, Any] | None = None, backward: Callable | None = None,
+    heads: int | None = None, mask: str | None = None, causal: bool | None = None,
+    rotary: Callable | None = None, pairing: str | None = None, layout: str | None = None,
+    reading: tuple[str, str] | None = None, conventions: Mapping[str, str] | None = None,
+    dtype: str | None = None, seed: int | None = None, smallest: bool = True,
+) -> Report:
+    """Whether a layer and its gradients are right; if not, which term is wrong.
+
+    layer(X (b, n, d)) or layer(X, Z (b, m, d_z)) -> Y (b, n, d), weights by name -> report
+
+    layer is what an adapter of attnmath.adapters returns, a module that has an adapter, or a
+    function with its weights by name:
+
+        examine_layer(adapters.multihead_attention(torch.nn.MultiheadAttention(12, 3)))
+        examine_layer(my_module, weights=dict(my_module.named_parameters()), heads=3)
+        examine_layer(f, weights={"W_Q": ..., "W_K": ..., "W_V": ..., "W_O": ..., "b_Q": ...})
+
+    PyTorch's weights are parameters in which other numbers stand while the layer is examined;
+    afterwards all is as before. Weights of JAX and NumPy are handed over as the last argument:
+    f(X, Z, weights). The orientation and the packing of the weights are found out, so are
+    layout and mask; reading and conventions demand. A layer of NumPy, or with a way back of
+    its own, gives backward(dY, X, Z, weights) -> {"X": dX, "Z": dZ, "W_Q": dW_Q, ...}; of
+    PyTorch without the weights. mask is the keyword of the layer's mask; rotary(n) gives cos
+    and sin of its rotary embedding, each (n, d_k). Raises TypeError for what is no layer, and
+    ValueError for weights that fit no form.
+
+    >>> import torch
+    >>> from attnmath import examine_layer
+    >>> examine_layer(torch.nn.MultiheadAttention(12, 3), seed=0).verdict
+    'right'
+
+    Derived in chapters/examine.md.
+    """
+    start = time.perf_counter()
+    told = Conventions(**(conventions or {}))
+    seed = secrets.randbits(31) if seed is None else seed
+    own = None
+    if weights is not None:
+        layout = layout or told.layout
+        own = OwnLayer(layer, weights, backward, heads, mask, rotary, pairing, causal, layout, reading)
+    candidates = [KnownLayer(as_layer(layer))] if own is None else list(possible_layers(own))
+    first = candidates[0].layer
+    dtype = dtype or first.dtype
+    try:
+        report = _examined(own, candidates, told, dtype, seed, smallest)
+    except (Exception, SystemExit, GeneratorExit) as error:  # of ours: it says nothing about the layer
+        said = Finding("unnamed", "examination", failure(error))
+        report = Report("not judged", first.name, first.framework, dtype, told, (said,), told=told, seed=seed)
+    return replace(report, seconds=time.perf_counter() - start)
+
+
+def as_layer(layer: Any) -> Layer:
+    """What an adapter returned, or what the module's own adapter returns; raises TypeError for another."""
+    found = layer if isinstance(layer, Layer) else adapted(layer)
+    if found is None:
+        raise TypeError(
+            f"examine_layer: layer is a {type(layer).__name__}; it needs weights= beside it, its weights"
+            " by name, or to be what an adapter of attnmath.adapters returns"
+        )
+    return found
+
+
+def _examined(
+    own: OwnLayer | None, candidates: Sequence[KnownLayer], told: Conventions, dtype: str, seed: int,
+    smallest: bool,
+) -> Report:
+    """The report on a layer that may be read in these ways."""
+    findings: list[Finding] = []
+    known, agreed = understood(candidates, told, dtype, seed)
+    if own is not None and own.mask is not None:
+        known, why = with_mask(known, own, told, dtype, seed)
+        if why is not None:
+            findings.append(Finding("contract", "mask", f"it takes no mask by the name {own.mask!r}: {why}"))
+    results = [(case, known.trial(case, dtype)) for case in layer_cases(known.layer, dtype, seed)]
+    done = [x for _, x in results if isinstance(x, Tried)]
+    findings += [*broken_contract(results), *diagnose_layer(done, known.means)]
+    hazards: list[Finding] = []
+    means = known.means
+    if done and not findings:
+        findings += inference(known, results[0][0], dtype)
+        hazards, empty = padding_alone(known, dtype, seed)
+        means = means.told(empty=empty)
+        if empty is not None and told.empty not in (None, empty):
+            title = f"a row that may attend to nothing gives {empty}, and {told.empty} is demanded"
+            findings.append(Finding("mistake", f"empty_row_{empty}", title, formula="chapters/empty_rows.md"))
+    verdict = "not judged" if not done else "wrong" if findings else "right"
+    findings += found_out(known) if agreed else []
+    least = None
+    if smallest and any(t.wrong for t in done):
+        least = smallest_case(known.layer, dtype, lambda case: known.trial(case, dtype))
+    return Report(
+        verdict, known.layer.name, known.layer.framework, dtype, means, tuple(findings), tuple(hazards),
+        tuple(reported(*x) for x in results), least, constant=CONSTANT, told=told, seed=seed,
+    )
+
+
+def broken_contract(results: Sequence[tuple[LayerCase, Tried | Broken]]) -> list[Finding]:
+    """What was broken, each kind once, with the problems in which it happened."""
+    found: dict[str, list[tuple[LayerCase, Broken]]] = {}
+    for case, x in results:
+        if isinstance(x, Broken):
+            found.setdefault(re.split(":| has shape", x.fault.sentence)[0], []).append((case, x))
+    out = []
+    for broken in found.values():
+        cases, fault = [case for case, _ in broken], broken[0][1].fault
+        names = ", ".join(f"'{case.name}'" for case in cases[:3])
+        more = f" and {len(cases) - 3} more" if len(cases) > 3 else ""
+        common = frozenset.intersection(*(case.traits for case in cases))
+        where = f"in {names}{more}" + (f"; all with {', '.join(sorted(common))}" if common else "")
+        out.append(Finding("contract", fault.name, fault.sentence, where))
+    return out
+
+
+def found_out(known: KnownLayer) -> list[Finding]:
+    """What was found out about one's own layer."""
+    words = []
+    if known.reading is not None:
+        words.append(("weights", f"the weights are {known.reading.words}"))
+    if known.layout != "bnd":
+        words.append(("layout", f"the tokens are {known.layout}"))
+    if known.form is not None:
+        words.append(("mask", f"the mask has the axes {known.form.axes}"))
+    if known.layer.causal and known.reading is not None:
+        words.append(("causal", "it hides later keys by itself"))
+    if known.layer.rotary is not None and known.reading is not None:
+        words.append(("rotary", f"the rotary embedding pairs entries {known.layer.pairing}"))
+    return [Finding("convention", name, title) for name, title in words]
+
+
+def reported(case: LayerCase, x: Tried | Broken) -> TriedProblem:
+    """A problem, as the report has it."""
+    name = case.name + (", in train()" if case.train else "")
+    if isinstance(x, Broken):
+        return TriedProblem(name, case.traits, {}, False, x.fault.sentence)
+    return TriedProblem(name, case.traits, x.ratios, not x.wrong)
+
+
+# ---- beside the verdict: inference, and rows that may attend to nothing -------------------------
+
+
+def inference(known: KnownLayer, case: LayerCase, dtype: str) -> list[Finding]:
+    """Whether the output in eval() without gradients is right as well: there may be a fast path."""
+    try:
+        Y = output_alone(known.layer, case, dtype)
+    except Broken as broken:
+        return [Finding("contract", *broken.fault)]
+    if right_output(Y, case, known.means, dtype):
+        return []
+    title = "the output under torch.no_grad() differs from that with gradients"
+    return [Finding("unnamed", "inference", title, "Y", None, "look for a path for inference alone")]
+
+
+def padded(
+    known: KnownLayer, dtype: str, seed: int | None, sizes: tuple[int, int, int]
+) -> tuple[LayerCase, LayerAnswer | Broken]:
+    """A problem in which the last sequence may read nothing, and what came."""
+    case = Draw(known.layer, dtype, seed).case("nothing to read", *sizes)
+    b, _, m = case.lengths
+    case = hiding(case, np.broadcast_to((np.arange(b) < b - 1)[:, None, None, None], (b, 1, 1, m)), "empty row")
+    try:
+        return case, run(known.layer, case, dtype)
+    except Broken as broken:
+        return case, broken
+
+
+def padding_alone(known: KnownLayer, dtype: str, seed: int | None) -> tuple[list[Finding], str | None]:
+    """The policy for a sequence that is padding alone; a hazard where NaN comes out."""
+    if "b" not in known.layer.masks or not known.layer.batched:
+        return [], None
+    case, got = padded(known, dtype, seed, (2, 3, 4))
+    if isinstance(got, Broken):
+        return [Finding("hazard", "empty_row_raises", f"a sequence of padding alone: {got.fault.sentence}")], None
+    bad = [name for name, x in got._asdict().items() if x is not None and not np.isfinite(x).all()]
+    if not bad:
+        return [], policy(known, case, got, dtype)
+    _, least = padded(known, dtype, seed, (1, 1, 1))
+    same = not isinstance(least, Broken) and any(x is not None and np.isnan(x).any() for x in least)
+    b, n, m = (1, 1, 1) if same else (2, 3, 4)
+    weights = any(name[:2] in ("dW", "db") for name in bad)
+    title = "makes gradients of weights NaN, for the whole batch" if weights else "makes the output NaN"
+    evidence = f"smallest case: {b} x {n} queries, {m} keys, all of them hidden in the last sequence"
+    if known.layer.paste and same:
+        evidence += "\n" + known.layer.paste
+    return [Finding(
+        "hazard", "empty_row_nan", f"a sequence of padding alone {title}", "NaN in " + ", ".join(bad),
+        "chapters/empty_rows.md", "leave such sequences out, or let each query see one key", evidence,
+    )], "nan"
+
+
+def policy(known: KnownLayer, case: LayerCase, got: LayerAnswer, dtype: str) -> str | None:
+    """What a row that may attend to nothing gives: zero, or the mean of the values."""
+    t = Tried.of(case, got, known.means, dtype)
+    if not t.wrong:
+        return "zero"
+    fitting = []
+    for word in ("uniform", "uniform with gradient"):
+        s = LayerSteps(case, known.means, changes_of_empty_rows(Conventions(empty=word)))
+        if all(gives_output(name, s, t) for name in t.names):
+            far = sum(float(abs(getattr(got, name) - getattr(s, name)).sum()) for name in t.names)
+            fitting.append((far, word))
+    return min(fitting)[1] if fitting else None
+
+
+# ---- the smallest problem that it fails --------------------------------------------------------
+
+
+def smallest_case(layer: Layer, dtype: str, trial: Callable[[LayerCase], Tried | Broken]) -> str | None:
+    """The first problem that fails, in the order of its size, as lines to paste; halves and whole numbers."""
+    draw = Draw(layer, dtype, SEED)
+    sizes = product((1, 2) if layer.batched else (1,), (1, 2, 3), (1, 2, 3) if layer.cross else (0,))
+    for b, n, m in sorted(sizes, key=lambda s: (s[0] * (s[1] + s[2]), s)):
+        for last_hidden in (False, True) if layer.masks and max(n, m) > 1 else (False,):
+            t = trial(in_halves(draw.case("", b, n, m), layer, last_hidden))
+            if isinstance(t, Tried) and t.wrong:
+                return pasted_lines(t, last_hidden)
+    return None
+
+
+def in_halves(case: LayerCase, layer: Layer, last_hidden: bool) -> LayerCase:
+    """A problem of the same sizes, drawn as the lines say."""
+    rng = np.random.default_rng(SEED)
+
+    def draw(shape: tuple[int, ...]) -> np.ndarray:
+        return np.divide(rng.integers(-2, 3, shape), 2)
+
+    X, Z, dY = draw(case.X.shape), None if case.Z is None else draw(case.Z.shape), draw(case.dY.shape)
+    numbers = {name: draw(shape) for name, shape in layer.shapes.items()}
+    case = replace(case, X=X, Z=Z, dY=dY, W=layer.ours(numbers), numbers=numbers)
+    if not last_hidden:
+        return case
+    _, n, m = case.lengths
+    return hiding(case, np.broadcast_to(np.arange(m) < max(m - 1, 1), (1, 1, n, m)))
+
+
+def pasted_lines(t: Tried, last_hidden: bool) -> str:
+    """The problem, and what is wrong in it."""
+    def numbers(*x: int) -> str:
+        return ", ".join(map(str, x))
+
+    tokens = {"X": t.case.X, "Z": t.case.Z, "dY": t.case.dY}
+    out = ["import numpy as np", f"rng = np.random.default_rng({SEED})"]
+    out.append("draw = lambda *shape: rng.integers(-2, 3, shape) / 2")
+    out += [f"{name} = draw({numbers(*x.shape)})" for name, x in tokens.items() if x is not None]
+    out.append("weights = {")
+    out += [f'    "{name}": draw({numbers(*x.shape)}),' for name, x in t.case.numbers.items()]
+    out.append("}")
+    if last_hidden:
+        out.append("# and the last key is hidden from every query")
+    for name in t.wrong:
+        got, want = getattr(t.got, name), getattr(t.want, name)
+        at = np.unravel_index(np.argmax(np.nan_to_num(abs(got - want), nan=np.inf)), got.shape)
+        out.append(f"# {name}[{numbers(*map(int, at))}]: {got[at]:.8g}, right: {want[at]:.8g}")
+    return "\n".join(out)

@@ -1,0 +1,285 @@
+"""A layer as examine_layer knows it, a problem that it is given, and its steps, forward and back.
+
+Each step can be put in place of another, and runs on numbers that carry a bound as well.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnmath._examine.problems.case import Case, Conventions
+from attnmath._examine.problems.steps import STEPS, Change, Step, Steps
+from attnmath._formulas.heads import Weights
+from attnmath._words.arrays import T
+
+ByName = Mapping[str, np.ndarray]  # of the parameters, or their gradients, by name
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What examine_layer needs to know of a layer.
+
+    call(X, Z, keep) -> Y maps tokens X (b, n, d) and Z (b, m, d_z) to Y (b, n, d), as arrays
+    of the layer's own library; a layer of self-attention has Z = X. keep is None, or True
+    where a query may attend to a key, (b, 1, n, m), (b, 1, 1, m) or (1, 1, n, m). PyTorch's
+    layers find their weights in their own parameters; all others are handed them:
+    call(X, Z, keep, parameters).
+    ours(parameters) -> attnmath.Weights puts numbers in the order and shape of the parameters,
+    as NumPy's arrays, into the form of attnmath.Weights; it only moves numbers, and so serves
+    weights and gradients alike.
+    """
+
+    call: Callable[..., Any]
+    parameters: Mapping[str, Any]
+    ours: Callable[[ByName], Weights]
+    name: str = "layer"
+    cross: bool = True  # Z is an argument of its own
+    alone: bool = False  # and may be X itself
+    masks: str = ""  # "b n m": call takes a keep that is not None; "n m": the same for a whole batch
+    batched: bool = True  # it takes more than one sequence at once
+    causal: bool = False  # it hides later keys by itself
+    rotary: Callable[[int], tuple[Any, Any]] | None = None  # n -> cos, sin, each (n, d_k)
+    pairing: str | None = None  # of the rotary embedding: "half" or "interleaved"; None: find out
+    scale: float | None = None  # of the scores, where it is not 1/sqrt(d_k)
+    module: Any = None  # PyTorch's, to run in train() and in eval()
+    dropout: float = 0.0  # with more than 0 it is run in eval() alone
+    backward: Callable[..., Mapping[str, Any]] | None = None  # a way back of its own
+    paste: str | None = None  # a line that makes such a layer
+
+    @property
+    def framework(self) -> str:
+        """"torch", "jax" or "numpy"."""
+        kind = type(next(iter(self.parameters.values()))).__module__.partition(".")[0]
+        return {"jaxlib": "jax"}.get(kind, kind)
+
+    @property
+    def dtype(self) -> str:
+        """The format of its numbers."""
+        return str(next(iter(self.parameters.values())).dtype).rpartition(".")[2]
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each parameter."""
+        return {name: tuple(p.shape) for name, p in self.parameters.items()}
+
+
+class Rotary(NamedTuple):
+    """A rotary embedding: Q cos + turned(Q) sin, the same for keys; each (n, d_k).
+
+    pairing "half": entry c goes with entry c + d_k/2; "interleaved": 2 c with 2 c + 1
+    """
+
+    cos: np.ndarray
+    sin: np.ndarray
+    pairing: str = "half"
+
+
+@dataclass(frozen=True, eq=False)
+class LayerCase:
+    """One problem, in NumPy's float64; the numbers are those of the layer's format.
+
+    X (b, n, d), Z (b, m, d_z) or None for self-attention, dY (b, n, d), W Weights with the
+    heads in front, keep (b, H, n, m), or what broadcasts
+    """
+
+    X: np.ndarray
+    Z: np.ndarray | None
+    W: Weights
+    dY: np.ndarray
+    keep: np.ndarray | None = None  # True: this query may attend to this key
+    causal: bool = False
+    rotary: Rotary | None = None
+    scale: float | None = None
+    name: str = ""
+    traits: frozenset[str] = frozenset()
+    numbers: ByName = field(default_factory=dict)  # W as the layer's own parameters
+    train: bool = False  # run in train()
+
+    @property
+    def context(self) -> np.ndarray:
+        """The tokens that keys and values come from."""
+        return self.X if self.Z is None else self.Z
+
+    @property
+    def lengths(self) -> tuple[int, int, int]:
+        """How many sequences, queries and keys: b, n, m."""
+        return *self.X.shape[:2], self.context.shape[1]
+
+    @cached_property
+    def heads(self) -> Case:
+        """The heads alone: their sizes, masks and scale; their numbers follow from the layer's, and are NaN."""
+        (b, n, m), (H, _, d_k), (G, _, d_v) = self.lengths, self.W.W_Q.shape, self.W.W_V.shape
+        shapes = (H, n, d_k), (G, m, d_k), (G, m, d_v), (H, n, d_v)
+        Q, K, V, dO = (np.full((b, *shape), np.nan) for shape in shapes)
+        return Case(Q, K, V, dO, self.keep, causal=self.causal, scale=self.scale)
+
+
+class LayerAnswer(NamedTuple):
+    """What a layer returns, and its gradients; None for what is not there."""
+
+    Y: np.ndarray
+    dX: np.ndarray | None = None
+    dZ: np.ndarray | None = None
+    dW_Q: np.ndarray | None = None
+    dW_K: np.ndarray | None = None
+    dW_V: np.ndarray | None = None
+    dW_O: np.ndarray | None = None
+    db_Q: np.ndarray | None = None
+    db_K: np.ndarray | None = None
+    db_V: np.ndarray | None = None
+    db_O: np.ndarray | None = None
+
+
+# ---- its steps ----------------------------------------------------------------------------------
+
+
+def split_heads(x: Any, H: int) -> Any:
+    """(b, n, H k) -> (b, H, n, k)."""
+    b, n, Hk = x.shape
+    return x.reshape(b, n, H, Hk // H).swapaxes(1, 2)
+
+
+def merged_heads(x: Any) -> Any:
+    """The heads side by side: (b, H, n, k) -> (b, n, H k)."""
+    b, H, n, k = x.shape
+    return x.swapaxes(1, 2).reshape(b, n, H * k)
+
+
+def side_by_side(W: Any) -> Any:
+    """The columns of all heads as one matrix: (H, d, k) -> (d, H k)."""
+    H, d, k = W.shape
+    return W.swapaxes(0, 1).reshape(d, H * k)
+
+
+def by_head(W: Any, H: int) -> Any:
+    """(d, H k) -> (H, d, k)."""
+    d, Hk = W.shape
+    return W.reshape(d, H, Hk // H).swapaxes(0, 1)
+
+
+def one_below_another(W_O: Any) -> Any:
+    """The rows of all heads as one matrix: (H, d_v, d) -> (H d_v, d)."""
+    return W_O.reshape(-1, W_O.shape[2])
+
+
+def projected(X: Any, W: Any, b: Any) -> Any:
+    """X W + b for all heads side by side: (b, n, d), (H, d, k), (H, k) -> (b, n, H k)."""
+    return _with_bias(X @ side_by_side(W), b)
+
+
+def weight_gradient(X: Any, dx: Any, H: int) -> Any:
+    """X^T dx, summed over the batch: (b, n, d), (b, n, H k) -> (H, d, k)."""
+    (b, n, d), Hk = X.shape, dx.shape[2]
+    return by_head(T(X.reshape(b * n, d)) @ dx.reshape(b * n, Hk), H)
+
+
+def bias_gradient(dx: Any, b: Any) -> Any:
+    """dx summed over batch and tokens: (b, n, H k) -> (H, k); None where there is no bias."""
+    return None if b is None else dx.reshape(-1, dx.shape[2]).sum(0).reshape(*b.shape)
+
+
+def summed_by_owner(x: Any, owner: np.ndarray, G: int) -> Any:
+    """The sum over the query heads that read the same head of keys and values."""
+    b, H, m, k = x.shape
+    pick = (owner == np.arange(G)[:, None]).astype(float)
+    return (pick @ x.reshape(b, H, m * k)).reshape(b, G, m, k)
+
+
+def _with_bias(Y: Any, b: Any) -> Any:
+    return Y if b is None else Y + b.reshape(-1)
+
+
+def rotary_pairs(d_k: int, pairing: str) -> tuple[np.ndarray, np.ndarray]:
+    """The other entry of each pair, and the sign that it takes in a quarter turn."""
+    c = np.arange(d_k)
+    if pairing == "half":
+        return (c + d_k // 2) % d_k, np.where(c < d_k // 2, -1.0, 1.0)
+    return c ^ 1, np.where(c % 2 == 0, -1.0, 1.0)
+
+
+def rotated(x: Any, s: Steps) -> Any:
+    """x cos + (x turned) sin, where there is a rotary embedding."""
+    if s.given.rotary is None:
+        return x
+    other, sign = rotary_pairs(x.shape[-1], s.pairing)
+    return x * s.cos + x[..., other] * (sign * s.sin)
+
+
+def rotated_back(dx: Any, s: Steps) -> Any:
+    """The way back of `rotated`: dx cos + (dx sin) turned the other way."""
+    if s.given.rotary is None:
+        return dx
+    other, sign = rotary_pairs(dx.shape[-1], s.pairing_back)
+    return dx * s.cos_back + (dx * (sign * s.sin_back))[..., np.argsort(other)]
+
+
+def _weight(name: str) -> Step:
+    return lambda s: getattr(s.given.W, name)
+
+
+LAYER_STEPS: dict[str, Step] = STEPS | {
+    # what is given
+    "X": lambda s: s.given.X,
+    "Z": lambda s: s.given.context,
+    "dY": lambda s: s.given.dY,
+    **{name: _weight(name) for name in Weights._fields},
+    "cos": lambda s: s.given.rotary.cos,
+    "sin": lambda s: s.given.rotary.sin,
+    "pairing": lambda s: s.given.rotary.pairing,
+    "H": lambda s: s.given.W.W_Q.shape[0],
+    "G": lambda s: s.given.W.W_K.shape[0],
+    # how heads are taken apart and put together, and the way back of both
+    "split": lambda s: split_heads,
+    "split_back": lambda s: merged_heads,
+    "merge": lambda s: merged_heads,
+    "merge_back": lambda s: split_heads,
+    # the way forward
+    "Q_unturned": lambda s: s.split(projected(s.X, s.W_Q, s.b_Q), s.H),
+    "K_unturned": lambda s: s.split(projected(s.Z, s.W_K, s.b_K), s.G),
+    "V": lambda s: s.split(projected(s.Z, s.W_V, s.b_V), s.G),
+    "Q": lambda s: rotated(s.Q_unturned, s),
+    "K": lambda s: rotated(s.K_unturned, s),
+    "C": lambda s: s.merge(s.O),
+    "Y": lambda s: _with_bias(s.C @ one_below_another(s.W_O), s.b_O),
+    # the way back
+    "W_O_back": lambda s: T(one_below_another(s.W_O)),
+    "dO": lambda s: s.merge_back(s.dY @ s.W_O_back, s.H),
+    "dK": lambda s: summed_by_owner(s.dkeys, s.owner_back, s.G),
+    "dV": lambda s: summed_by_owner(s.dvalues, s.owner_back, s.G),
+    "cos_back": lambda s: s.cos,
+    "sin_back": lambda s: s.sin,
+    "pairing_back": lambda s: s.pairing,
+    "dQ_flat": lambda s: s.split_back(rotated_back(s.dQ, s)),
+    "dK_flat": lambda s: s.split_back(rotated_back(s.dK, s)),
+    "dV_flat": lambda s: s.split_back(s.dV),
+    "by_Q": lambda s: s.dQ_flat @ T(side_by_side(s.W_Q)),
+    "by_K": lambda s: s.dK_flat @ T(side_by_side(s.W_K)),
+    "by_V": lambda s: s.dV_flat @ T(side_by_side(s.W_V)),
+    "dX": lambda s: s.by_Q + s.by_K + s.by_V if s.given.Z is None else s.by_Q,
+    "dZ": lambda s: None if s.given.Z is None else s.by_K + s.by_V,
+    "dW_Q": lambda s: weight_gradient(s.X, s.dQ_flat, s.H),
+    "dW_K": lambda s: weight_gradient(s.Z, s.dK_flat, s.G),
+    "dW_V": lambda s: weight_gradient(s.Z, s.dV_flat, s.G),
+    "dW_O": lambda s: weight_gradient(s.dY, s.C, s.H).swapaxes(1, 2),
+    "db_Q": lambda s: bias_gradient(s.dQ_flat, s.b_Q),
+    "db_K": lambda s: bias_gradient(s.dK_flat, s.b_K),
+    "db_V": lambda s: bias_gradient(s.dV_flat, s.b_V),
+    "db_O": lambda s: bias_gradient(s.dY, s.b_O),
+}
+
+
+class LayerSteps(Steps):
+    """The letters of a layer for one case; each is computed once, by its step."""
+
+    table: Mapping[str, Step] = LAYER_STEPS
+
+    def __init__(self, case: LayerCase, means: Conventions | None = None, changes: Iterable[Change] = ()) -> None:
+        super().__init__(case.heads, means, changes)
+        self.given = case
+
+    def layer_answer(self) -> LayerAnswer:
+        """The output and all gradients."""
+        return LayerAnswer(*(getattr(self, name) for name in LayerAnswer._fields))

@@ -1,0 +1,197 @@
+"""The mistakes of a layer that have a name; those of a head follow, where a layer has them too."""
+
+import numpy as np
+
+from attnmath._examine.layer.layer import LayerCase, rotated, rotated_back, weight_gradient
+from attnmath._examine.layer.wrong_steps import (
+    ALTERNATELY,
+    BY_VIEW,
+    PARAMETER_GRADIENTS,
+    WEIGHT_MATRICES,
+    bias_gradient_missing,
+    bias_unused,
+    blocks_exchanged,
+    dW_K_without_b_Q,
+    gradient_turned,
+    gradients_exchanged,
+    lost,
+    mean,
+    one_entry,
+    over_all,
+    over_batch,
+    transposed_weight,
+    used_turned,
+)
+from attnmath._examine.mistakes.mistakes import MISTAKES
+from attnmath._examine.problems.steps import Mistake, Steps, only
+
+MULTI, VJP = "chapters/heads.md, eq:multihead_map", "chapters/heads.md, eq:multihead_vjp"
+SELF_VJP, ENCODER = "chapters/inputs.md, eq:self_attention_vjp", "chapters/cross.md"
+
+
+def self_alone(case: LayerCase) -> bool:
+    """Self-attention."""
+    return case.Z is None
+
+
+def cross_alone(case: LayerCase) -> bool:
+    """Keys and values from other tokens."""
+    return case.Z is not None
+
+
+def same_shape(case: LayerCase) -> bool:
+    """Cross-attention in which X and Z could be mixed up."""
+    return case.Z is not None and case.X.shape == case.Z.shape
+
+
+def turns(case: LayerCase) -> bool:
+    """A rotary embedding."""
+    return case.rotary is not None
+
+
+def other_pairing(s: Steps, pairing: str) -> str:
+    """The one that it is not."""
+    return "interleaved" if pairing == "half" else "half"
+
+
+def per_head(s: Steps, x: np.ndarray | None) -> np.ndarray | None:
+    """The bias as often as there are heads."""
+    return None if x is None else s.H * x
+
+
+LAYER_MISTAKES: list[Mistake] = [
+    # the way through W_O
+    Mistake("W_O_untransposed", "the way back uses W_O, not its transpose",
+            only({"W_O_back": lambda s, x: x.T if len(x) == x.shape[1] else x}), VJP, "dO = dY W_O^T"),
+    Mistake("W_O_ignored_back", "the way back leaves out W_O: dO = dY",
+            only({"W_O_back": lambda s, x: np.eye(len(x)) if len(x) == x.shape[1] else x}), VJP, "dO = dY W_O^T"),
+    Mistake("heads_split_interleaved", "the way back gives the heads every H-th entry of dY W_O^T",
+            only(ALTERNATELY["out_back"]), VJP, "entry c of head h stands at h d_v + c"),
+    Mistake("heads_split_by_view_back", "the way back splits dY W_O^T into heads without exchanging axes",
+            only(BY_VIEW["out_back"]), VJP, "reshape to (b, n, H, d_v), then exchange n and H"),
+    Mistake("heads_interleaved", "the heads are concatenated interleaved: entry c of head h at c H + h",
+            only(ALTERNATELY["out"]), MULTI, "entry c of head h stands at h d_v + c"),
+    Mistake("heads_merged_by_view",
+            "the heads are put together without exchanging axes: tokens and heads mix",
+            only(BY_VIEW["out"]), MULTI, "exchange n and H before the reshape to (b, n, H d_v)"),
+    Mistake("heads_split_interleaved_in", "queries, keys and values are split into heads by every H-th entry",
+            only(ALTERNATELY["in"]), MULTI, "entry c of head h stands at h d_k + c"),
+    Mistake("heads_split_by_view", "queries, keys and values are split into heads without exchanging axes",
+            only(BY_VIEW["in"]), MULTI, "reshape to (b, n, H, d_k), then exchange n and H"),
+    Mistake("heads_all_interleaved", "all heads are interleaved: entry c of head h at c H + h",
+            only(ALTERNATELY["all"]), MULTI, "entry c of head h stands at h d_k + c"),
+    Mistake("heads_all_by_view",
+            "heads are split and put together without exchanging axes: tokens and heads mix",
+            only(BY_VIEW["all"]), MULTI, "reshape to (b, n, H, d_k), then exchange n and H"),
+    Mistake("heads_merged_interleaved_back", "dQ, dK and dV are put together with their heads interleaved",
+            only(ALTERNATELY["in_back"]), VJP, "entry c of head h stands at h d_k + c"),
+    Mistake("heads_merged_by_view_back", "dQ, dK and dV are put together without exchanging axes",
+            only(BY_VIEW["in_back"]), VJP, "exchange n and H before the reshape"),
+    # matrices
+    *(Mistake(f"d{x}_transposed", f"d{x} is transposed", gradient_turned(x), VJP,
+              f"d{x} has the shape of {x}") for x in WEIGHT_MATRICES),
+    Mistake("W_used_transposed", "a weight matrix is used transposed", used_turned, MULTI,
+            "x W, where a linear layer of PyTorch keeps W^T"),
+    Mistake("W_O_transposed_once", "W_O is used transposed in the way forward alone",
+            only({"Y": lambda s, Y: Y - s.C @ (s.W_O.reshape(s.C.shape[2], -1)
+                                                 - transposed_weight(s.W_O, "W_O").reshape(s.C.shape[2], -1))}),
+            MULTI, "Y = sum O_h W_O,h"),
+    Mistake("blocks_exchanged", "blocks of the projections stand at each other's places", blocks_exchanged,
+            MULTI, "look up the order in which queries, keys and values are packed"),
+    Mistake("gradients_exchanged", "two gradients of weights stand at each other's places",
+            gradients_exchanged, VJP, "look up the order in which they are returned"),
+    # tokens
+    Mistake("dW_K_from_X", "dW_K is built from the decoder's tokens X instead of Z",
+            only({"dW_K": lambda s, x: weight_gradient(s.X, s.dK_flat, s.G)}, same_shape), VJP, "dW_K = Z^T dK"),
+    Mistake("dW_V_from_X", "dW_V is built from the decoder's tokens X instead of Z",
+            only({"dW_V": lambda s, x: weight_gradient(s.X, s.dV_flat, s.G)}, same_shape), VJP, "dW_V = Z^T dV"),
+    Mistake("dW_KV_from_X", "dW_K and dW_V are built from the decoder's tokens X instead of Z",
+            only({"dW_K": lambda s, x: weight_gradient(s.X, s.dK_flat, s.G),
+                 "dW_V": lambda s, x: weight_gradient(s.X, s.dV_flat, s.G)}, same_shape), VJP, "dW_K = Z^T dK"),
+    Mistake("dW_Q_from_Z", "dW_Q is built from the encoder's tokens Z instead of X",
+            only({"dW_Q": lambda s, x: weight_gradient(s.Z, s.dQ_flat, s.H)}, same_shape), VJP, "dW_Q = X^T dQ"),
+    Mistake("dX_dZ_exchanged", "dX and dZ stand at each other's places",
+            only({"dX": lambda s, x: s.by_K + s.by_V, "dZ": lambda s, x: s.by_Q}, same_shape), ENCODER,
+            "X asks, Z answers"),
+    Mistake("Z_ignored", "keys and values come from X instead of Z",
+            only({"Z": lambda s, x: s.X, "dX": lambda s, x: s.by_Q + s.by_K + s.by_V, "dZ": lambda s, x: 0 * x},
+                same_shape), ENCODER, "keys and values come from Z"),
+    # paths and sums
+    *(Mistake(f"dX_misses_{x}", f"dX misses the path through the {word}", only(lost(f"by_{x}"), self_alone),
+              SELF_VJP, "dX is the sum of three paths: queries, keys, values")
+      for x, word in (("Q", "queries"), ("K", "keys"), ("V", "values"))),
+    *(Mistake(f"dZ_misses_{x}", f"dZ misses the path through the {word}", only(lost(f"by_{x}"), cross_alone),
+              ENCODER, "dZ is the sum of two paths: keys and values")
+      for x, word in (("K", "keys"), ("V", "values"))),
+    Mistake("dX_missing", "nothing comes back to X through the queries", only(lost("by_Q"), cross_alone),
+            VJP, "dX = sum dQ_h W_Q,h^T"),
+    Mistake("dZ_missing", "nothing comes back to Z", only(lost("dZ"), cross_alone), ENCODER,
+            "do not detach Z"),
+    Mistake("dX_zero", "nothing comes back to X", only(lost("dX"), self_alone), SELF_VJP, "do not detach X"),
+    Mistake("dX_missing", "nothing comes back to the tokens", only(lost("dX", "dZ"), cross_alone), ENCODER,
+            "do not detach the tokens"),
+    Mistake("residual_inside", "the layer adds its own input: Y + X",
+            only({"Y": lambda s, Y: Y + s.X, "dX": lambda s, x: x + s.dY}), MULTI,
+            "examine the layer without its residual connection"),
+    Mistake("residual_back", "dX contains the gradient of a residual connection that the layer does not have",
+            only({"dX": lambda s, x: x + s.dY}), SELF_VJP, "dX without dY"),
+    # biases
+    Mistake("dW_K_without_b_Q", "dW_K leaves out the bias of the queries", dW_K_without_b_Q, VJP,
+            "dK = gamma dA^T Q, with the bias b_Q in Q"),
+    *(Mistake(f"{x}_missing", f"the bias {x} is not used", bias_unused(x), MULTI, f"add {x}")
+      for x in ("b_Q", "b_K", "b_V", "b_O")),
+    *(Mistake(f"d{x}_missing", f"the bias {x} gets no gradient", bias_gradient_missing(x), VJP,
+              f"sum over all tokens of the batch for d{x}") for x in ("b_Q", "b_V", "b_O")),
+    Mistake("b_O_per_head", "the bias b_O is added once for every head",
+            only({"Y": lambda s, Y: Y if s.b_O is None else Y + (s.H - 1) * s.b_O, "db_O": per_head}), MULTI,
+            "add b_O once, after the sum over the heads"),
+    *(Mistake(f"d{x}_missing", f"{x} gets no gradient", only(lost(f"d{x}")), VJP, f"do not detach {x}")
+      for x in WEIGHT_MATRICES),
+    # the batch
+    Mistake("batch_mean", "gradients of weights are means over the batch instead of sums",
+            only(mean(PARAMETER_GRADIENTS, over_batch)), VJP, "sum over the batch"),
+    Mistake("token_mean", "gradients of weights are means over all tokens instead of sums",
+            only(mean(PARAMETER_GRADIENTS, over_all)), VJP, "sum over batch and tokens"),
+    Mistake("bias_mean", "gradients of biases are means over all tokens instead of sums",
+            only(mean(PARAMETER_GRADIENTS[4:], over_all)), VJP, "sum over batch and tokens"),
+    Mistake("bias_batch_mean", "gradients of biases are means over the batch instead of sums",
+            only(mean(PARAMETER_GRADIENTS[4:], over_batch)), VJP, "sum over batch and tokens"),
+    *(Mistake(f"{x}_batch_mean", f"{x} is a mean over the batch instead of a sum",
+              only(mean((x,), over_batch)), VJP, "sum over the batch") for x in PARAMETER_GRADIENTS),
+    *(Mistake(f"{x}_one_entry", f"{x} comes from one entry of the batch alone", one_entry(x), VJP,
+              "sum over the batch") for x in PARAMETER_GRADIENTS),
+    # rotary embedding
+    Mistake("rope_not_pulled_back", "the rotary embedding is not undone on the way back",
+            only({"cos_back": lambda s, x: np.ones_like(x), "sin_back": lambda s, x: np.zeros_like(x)}, turns),
+            VJP, "turn dQ and dK back by the same angles"),
+    Mistake("rope_back_sign", "the way back turns dQ and dK forward once more",
+            only({"sin_back": lambda s, x: -x}, turns), VJP, "turn dQ and dK back: the sine changes its sign"),
+    Mistake("rope_sign", "the rotary embedding turns the other way", only({"sin": lambda s, x: -x}, turns),
+            MULTI, "q cos + turned(q) sin, where turned(q) is (-second half, first half)"),
+    Mistake("rope_pairing", "the rotary embedding pairs other entries: half and interleaved are mixed up",
+            only({"pairing": other_pairing}, turns), MULTI,
+            "half: entry c with c + d_k/2; interleaved: 2 c with 2 c + 1"),
+    Mistake("rope_pairing_back", "the way back pairs other entries in the rotary embedding",
+            only({"pairing_back": other_pairing}, turns), VJP, "the same pairs in both directions"),
+    Mistake("rope_halves_back", "the way back takes the sine after the turn, where its halves differ",
+            only({"dQ": lambda s, x: x, "sin_back": lambda s, x: np.roll(x, x.shape[-1] // 2, -1)}, turns), VJP,
+            "dq cos + (dq sin) turned back"),
+    Mistake("rope_missing", "there is no rotary embedding",
+            only({"cos": lambda s, x: np.ones_like(x), "sin": lambda s, x: np.zeros_like(x)}, turns), MULTI,
+            "turn queries and keys"),
+    Mistake("rope_keys_missing", "the rotary embedding does not turn the keys",
+            only({"K": lambda s, x: s.K_unturned, "dK_flat": lambda s, x: s.split_back(s.dK)}, turns), MULTI,
+            "turn queries and keys"),
+    Mistake("rope_values", "the rotary embedding turns the values too",
+            only({"V": lambda s, x: rotated(x, s),
+                 "dV_flat": lambda s, x: s.split_back(rotated_back(s.dV, s))}, turns), MULTI,
+            "turn queries and keys alone"),
+]
+
+
+def of_heads(m: Mistake) -> Mistake:
+    """A mistake of a head, for the heads of a layer."""
+    return m._replace(forms=lambda case, means: m.forms(case.heads, means))
+
+
+DICTIONARY: list[Mistake] = [*LAYER_MISTAKES, *map(of_heads, MISTAKES)]

@@ -1,0 +1,300 @@
+"""What a layer is given, and what its own library makes of it: the output and all gradients, or what it broke."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnmath._examine.contract.functions import Broken, Fault, message
+from attnmath._examine.layer.layer import ByName, Layer, LayerAnswer, LayerCase, Rotary
+from attnmath.rounding.formats import nearest
+
+if TYPE_CHECKING:
+    import torch
+
+Returned = tuple[np.ndarray, dict[str, np.ndarray]]  # the output, and the gradients by name
+UNREAD = 1e30  # in keys that nobody may read; NaN and infinity leak everywhere: 0 times NaN is NaN
+
+
+class Draw:
+    """Problems for one layer, out of one seed."""
+
+    def __init__(self, layer: Layer, dtype: str, seed: int | None) -> None:
+        self.layer, self.dtype, self.rng = layer, dtype, np.random.default_rng(seed)
+        W = layer.ours({name: np.zeros(shape) for name, shape in layer.shapes.items()})
+        self.d, self.d_z = W.W_Q.shape[1], W.W_K.shape[1]
+        inside = layer.module.modules() if hasattr(layer.module, "modules") else ()
+        dropped = any(type(x).__name__.startswith("Dropout") and getattr(x, "p", 0) > 0 for x in inside)
+        self.can_train = layer.dropout == 0 and not dropped  # otherwise it is run as it is, in eval()
+
+    def normal(self, *shape: int, by: float = 1.0, offset: float = 0.0) -> np.ndarray:
+        """Normal numbers of the layer's format."""
+        return nearest(by * self.rng.normal(size=shape) + offset, self.dtype)
+
+    def numbers(self, by: float = 1.0) -> dict[str, np.ndarray]:
+        """Weights that keep the size of what they multiply; biases of half that size."""
+        return {
+            name: self.normal(*shape, by=0.5 if len(shape) == 1 else by * self.d**-0.5)
+            for name, shape in self.layer.shapes.items()
+        }
+
+    def case(
+        self, name: str, b: int, n: int, m: int, *traits: str, numbers: ByName | None = None,
+        spread: float = 1.0, offset: float = 0.0, train: bool = False, cross: bool = True,
+    ) -> LayerCase:
+        """One problem; self-attention has m = n."""
+        layer, numbers = self.layer, self.numbers() if numbers is None else numbers
+        cross = cross and layer.cross
+        m, b = m if cross else n, b if layer.batched else 1
+        X, Z = (self.normal(b, *shape, by=spread, offset=offset) for shape in ((n, self.d), (m, self.d_z)))
+        own = {"batch": b > 1, "n != m": n != m, "causal": layer.causal}
+        return LayerCase(
+            X, Z if cross else None, layer.ours(numbers), self.normal(b, n, self.d),
+            causal=layer.causal, rotary=self.rotary(n), scale=layer.scale, name=name, numbers=numbers,
+            traits=frozenset({*traits, *(trait for trait, has in own.items() if has)}),
+            train=train and self.can_train,
+        )
+
+    def rotary(self, n: int) -> Rotary | None:
+        """What the layer turns queries and keys by."""
+        if self.layer.rotary is None:
+            return None
+        cos, sin = (nearest(x, self.dtype) for x in self.layer.rotary(n))
+        return Rotary(cos, sin, self.layer.pairing or "half")
+
+
+def hiding(case: LayerCase, keep: np.ndarray, trait: str = "mask") -> LayerCase:
+    """The same problem with a mask."""
+    return replace(case, keep=keep, traits=case.traits | {trait})
+
+
+def layer_cases(layer: Layer, dtype: str, seed: int | None = None) -> Iterator[LayerCase]:
+    """All problems: sizes, families of numbers, masks; every other one in train()."""
+    draw = Draw(layer, dtype, seed)
+    wide = dtype in ("float32", "float64")
+    yield draw.case("two sequences", 2, 5, 7, "gaussian")
+    yield draw.case("as many queries as keys", 3, 6, 6, "gaussian", train=True)
+    yield draw.case("one token", 1, 1, 1, "gaussian")
+    yield draw.case("one query", 2, 1, 5, "gaussian", train=True)
+    yield draw.case("more queries than keys", 2, 9, 4, "gaussian")
+    yield draw.case("across tiles", 1, 17, 33, "gaussian", "odd length", train=True)
+    yield draw.case("sharp weights", 2, 6, 7, "peaked", numbers=draw.numbers(3.0 if wide else 1.5))
+    yield draw.case("large tokens", 2, 5, 6, "outliers", spread=4.0 if wide else 1.5, train=True)
+    yield draw.case("small tokens", 2, 6, 5, "tiny", spread=2.0**-10)
+    yield draw.case("tokens around 3", 2, 4, 8, "offset", offset=3.0 if wide else 1.0)
+    none = {name: 0 * x if x.ndim == 1 else x for name, x in draw.numbers().items()}
+    yield draw.case("biases of zero", 2, 5, 4, "gaussian", numbers=none)
+    yield draw.case("all weights zero", 2, 4, 6, "uniform", numbers=draw.numbers(0.0), train=True)
+    case = draw.case("dY the same everywhere", 2, 5, 6, "gaussian", "broadcast dY")
+    yield replace(case, dY=np.ones_like(case.dY))
+    if layer.cross and layer.alone:
+        yield draw.case("the same tokens ask and answer", 2, 5, 5, "gaussian", "self-attention", cross=False)
+        yield draw.case("the same tokens, sharp", 1, 9, 9, "peaked", "self-attention",
+                        cross=False, spread=2.0, train=True)
+    if layer.masks:
+        yield from masked_cases(draw, wide)
+
+
+def masked_cases(draw: Draw, wide: bool) -> Iterator[LayerCase]:
+    """Masks of scores and of keys; what is hidden may be large."""
+    for b, n, m in ((2, 5, 7), (1, 12, 9)) if "n" in draw.layer.masks else ():
+        case = draw.case("a mask", b, n, m, "gaussian")
+        _, n, m = case.lengths
+        keep = draw.rng.random((1, 1, n, m)) < 0.6
+        keep[..., np.arange(n), np.arange(n) % m] = True
+        yield hiding(case, keep)
+    if draw.layer.masks == "n m" or not draw.layer.batched:
+        return
+    case = draw.case("padded keys", 3, 4, 6, "gaussian", train=True)
+    keep = np.arange(case.lengths[2]) < np.array([6, 2, 3])[:, None, None, None]
+    yield hiding(case, keep, "padding")
+    if case.Z is not None and wide:
+        Z = np.where(keep[:, 0, 0, :, None], case.Z, np.copysign(UNREAD, case.Z))
+        poisoned = replace(case, Z=nearest(Z, draw.dtype), name="padded keys, 1e30 in what is hidden")
+        yield hiding(poisoned, keep, "poison")
+
+
+# ---- what its library makes of it ---------------------------------------------------------------
+
+
+def run(layer: Layer, case: LayerCase, dtype: str) -> LayerAnswer:
+    """What the layer returns for the case; raises Broken."""
+    runner = {"torch": by_torch, "jax": by_jax}.get(layer.framework, by_numpy)
+    with _at_fault("it raises"):
+        Y, back = runner(layer, case, dtype)
+    _check_shape("the output", Y, case.dY.shape)
+    want = {"X": case.X.shape, **layer.shapes, **({} if case.Z is None else {"Z": case.Z.shape})}
+    for name, shape in want.items():
+        if name not in back:
+            raise Broken(Fault("gradient_missing", f"the gradient of {name} is missing"))
+        _check_shape(f"the gradient of {name}", back[name], shape)
+    dW = layer.ours({name: back[name] for name in layer.parameters})
+    return LayerAnswer(Y, back["X"], None if case.Z is None else back["Z"], *dW)
+
+
+def output_alone(layer: Layer, case: LayerCase, dtype: str) -> np.ndarray:
+    """The output alone, without a way back, as a layer is used for inference."""
+    if layer.framework != "torch":
+        return run(layer, case, dtype).Y
+    import torch
+
+    with _at_fault("it raises under torch.no_grad():"), torch.no_grad(), lent(layer, case.numbers, dtype):
+        return to_float64("the output", layer.call(*tensors(case, dtype)))
+
+
+@contextmanager
+def _at_fault(what: str) -> Iterator[None]:
+    """Whatever is raised inside is the layer's fault, but for the reader's interrupt."""
+    try:
+        yield
+    except (Broken, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise Broken(Fault("raises", f"{what} {message(error, 300)}")) from error
+
+
+def _check_shape(what: str, x: np.ndarray, shape: tuple[int, ...]) -> None:
+    if x.shape != shape:
+        raise Broken(Fault("shape", f"{what} has shape {x.shape}; it needs {shape}"))
+
+
+def _check_output(Y: Any, X: Any) -> None:
+    if not hasattr(Y, "dtype"):
+        what = f"tuple of {len(Y)}" if type(Y) is tuple else type(Y).__name__
+        raise Broken(Fault("type", f"it returns a {what}; it needs to return one tensor"))
+    if Y.dtype != X.dtype:
+        raise Broken(Fault("dtype", f"its output has dtype {Y.dtype}; its inputs have {X.dtype}"))
+
+
+def to_float64(what: str, x: Any) -> np.ndarray:
+    """A copy of an array of any library."""
+    if not hasattr(x, "shape"):
+        raise Broken(Fault("type", f"{what} is a {type(x).__name__}; it needs to be one array"))
+    if hasattr(x, "detach"):
+        x = x.detach().cpu().double().numpy()
+    return np.array(x, dtype=np.float64)
+
+
+def all_to_float64(back: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Gradients of any library."""
+    return {name: to_float64(f"the gradient of {name}", x) for name, x in back.items()}
+
+
+def named_gradients(layer: Layer, back: Any) -> dict[str, np.ndarray]:
+    """What a way back of one's own returned, by name, with or without a d in front."""
+    if not isinstance(back, Mapping):
+        line = f"its backward returns a {type(back).__name__}; it needs to be a dict by name"
+        raise Broken(Fault("type", line))
+    names = ["X", "Z", *layer.parameters]
+    return all_to_float64({n: back[k] for n in names for k in (n, f"d{n}") if k in back and back[k] is not None})
+
+
+# ---- PyTorch ------------------------------------------------------------------------------------
+
+
+def tensors(case: LayerCase, dtype: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """X, Z and keep; Z is X in self-attention."""
+    import torch
+
+    X = torch.tensor(case.X, dtype=getattr(torch, dtype))
+    Z = X if case.Z is None else torch.tensor(case.Z, dtype=X.dtype)
+    return X, Z, None if case.keep is None else torch.tensor(case.keep)
+
+
+@contextmanager
+def lent(layer: Layer, numbers: ByName, dtype: str, train: bool = False, needed: bool = False) -> Iterator[None]:
+    """The parameters with other numbers, whose gradients are needed or not; afterwards all is as before."""
+    import torch
+
+    before = [(p, p.data, p.requires_grad) for p in layer.parameters.values()]
+    modes = [(m, m.training) for m in layer.module.modules()] if layer.module is not None else []
+    try:
+        for name, p in layer.parameters.items():
+            p.data = torch.tensor(numbers[name], dtype=getattr(torch, dtype), device=p.device)
+            if p.is_leaf:
+                p.requires_grad_(needed)
+        if layer.module is not None:
+            layer.module.train(train)
+        yield
+    finally:
+        for p, data, grad in before:
+            p.data = data
+            if p.is_leaf:
+                p.requires_grad_(grad)
+        for m, mode in modes:
+            m.training = mode
+
+
+def by_torch(layer: Layer, case: LayerCase, dtype: str) -> Returned:
+    """By autograd, or by a way back of its own."""
+    import torch
+
+    if layer.backward is not None:
+        with lent(layer, case.numbers, dtype, case.train), torch.no_grad():
+            X, Z, keep = tensors(case, dtype)
+            Y = layer.call(X, Z, keep)
+            _check_output(Y, X)
+            back = layer.backward(torch.tensor(case.dY, dtype=X.dtype), X, Z, keep)
+            return to_float64("the output", Y), named_gradients(layer, back)
+    with lent(layer, case.numbers, dtype, case.train, needed=True):
+        X, Z, keep = tensors(case, dtype)
+        given = {name: x.requires_grad_() for name, x in (("X", X), ("Z", Z)) if name == "X" or Z is not X}
+        before = [x.detach().clone() for x in given.values()]
+        Y = layer.call(X, Z, keep)
+        _check_output(Y, X)
+        dY = torch.tensor(case.dY, dtype=X.dtype).reshape(Y.shape)
+        asked = {**given, **layer.parameters}
+        found = torch.autograd.grad(Y, list(asked.values()), dY, allow_unused=True)
+        if any(not torch.equal(x, y) for x, y in zip(given.values(), before)):
+            raise Broken(Fault("inputs_modified", "it writes into its inputs"))
+    back = {name: np.zeros(x.shape) if g is None else g for (name, x), g in zip(asked.items(), found)}
+    return to_float64("the output", Y), all_to_float64(back)
+
+
+# ---- JAX and NumPy ------------------------------------------------------------------------------
+
+
+def by_jax(layer: Layer, case: LayerCase, dtype: str) -> Returned:
+    """By JAX's vector-Jacobian product, compiled."""
+    import jax
+    import jax.numpy as jnp
+
+    X, given = jnp.asarray(case.X, dtype), {k: jnp.asarray(x, dtype) for k, x in case.numbers.items()}
+    keep = None if case.keep is None else jnp.asarray(case.keep)
+    tokens = (X,) if case.Z is None else (X, jnp.asarray(case.Z, dtype))
+
+    def both(tokens: tuple, W: Mapping[str, Any], dY: Any) -> tuple[Any, Any]:
+        Y, back = jax.vjp(lambda x, W: layer.call(x[0], x[-1], keep, W), tokens, W)
+        return Y, back(dY.astype(Y.dtype)) if Y.shape == dY.shape else None
+
+    Y, found = jax.jit(both)(tokens, given, jnp.asarray(case.dY, dtype))
+    _check_output(Y, X)
+    back = {} if found is None else all_to_float64({**dict(zip("XZ", found[0])), **found[1]})
+    return to_float64("the output", Y), back
+
+
+def by_numpy(layer: Layer, case: LayerCase, dtype: str) -> Returned:
+    """By a way back of its own."""
+    if layer.backward is None:
+        raise Broken(Fault("no_backward", "a layer of NumPy needs backward=, its own way back"))
+
+    def given() -> tuple[np.ndarray, np.ndarray, np.ndarray | None, dict[str, np.ndarray]]:
+        X = np.array(case.X, dtype)
+        Z = X if case.Z is None else np.array(case.Z, dtype)
+        keep = None if case.keep is None else case.keep.copy()
+        return X, Z, keep, {k: np.array(x, dtype) for k, x in case.numbers.items()}
+
+    X, Z, keep, W = given()
+    Y = layer.call(X, Z, keep, W)
+    _check_output(Y, X)
+    Y = to_float64("the output", Y)
+    back = named_gradients(layer, layer.backward(np.array(case.dY, dtype), X, Z, keep, W))
+    fresh_X, fresh_Z, _, fresh_W = given()
+    pairs = [(X, fresh_X), (Z, fresh_Z), *((W[k], x) for k, x in fresh_W.items())]
+    if not all(np.array_equal(x, fresh) for x, fresh in pairs):
+        raise Broken(Fault("inputs_modified", "it writes into its inputs"))
+    return Y, back

@@ -1,0 +1,300 @@
+"""Right numbers in wrong places: masks, groups, tiles, heads, arguments; and all mistakes that have a name."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from attnmath._examine.mistakes.wrong_terms import WRONG_BIASES, WRONG_GRADIENTS, WRONG_WEIGHTS, all_of_few
+from attnmath._examine.problems.case import Case, Conventions
+from attnmath._examine.problems.steps import (
+    ATTENTION,
+    BACK,
+    CAUSAL_MASK,
+    GROUPS,
+    Change,
+    Forms,
+    Mistake,
+    Steps,
+    Wordings,
+    as_in,
+    bind,
+    grouped,
+    ignored,
+    only,
+)
+from attnmath._words.arrays import T
+
+
+def mask_forgotten(case: Case, means: Conventions) -> Wordings:
+    for word, names in (
+        ("", ("keep", "causal")), ("the causal mask", ("causal",)), ("the mask that is given", ("keep",)),
+    ):
+        if case.has(*names):
+            yield word, as_in("B_back", case.without(*names), means)
+    if case.bias is not None and np.isneginf(case.bias).any():
+        yield "", {"B_back": lambda s, x: np.zeros_like(x)}
+
+
+def causal_unasked(case: Case, means: Conventions) -> Wordings:
+    if not case.causal:
+        yield "", as_in("B_back", replace(case, causal=True), means)
+
+
+def aligned(letter: str) -> Forms:
+    def forms(case: Case, means: Conventions) -> Wordings:
+        if case.causal:
+            other = "upper_left" if means.causal != "upper_left" else "lower_right"
+            yield "", as_in(letter, case, means.told(causal=other))
+
+    return forms
+
+
+def causal_shifted(case: Case, means: Conventions) -> Wordings:
+    n, m = case.Q.shape[2], case.K.shape[2]
+    for word, by in (("a query does not see its own place", -1), ("a query sees one place too many", 1)):
+        if case.causal:
+            start = 0 if means.causal == "upper_left" else m - n
+            seen = np.arange(m) <= np.arange(n)[:, None] + start + by
+            if case.keep is not None:
+                seen = seen & case.keep
+            yield word, {"seen": bind(lambda s, x, seen: np.broadcast_to(seen, x.shape), seen)}
+
+
+def inverted(case: Case, means: Conventions) -> Wordings:
+    if case.keep is not None:
+        yield "", as_in("seen", replace(case, keep=~case.keep), means)
+
+
+def in_place_of_hidden_scores(scores: Callable[[Steps, np.ndarray], np.ndarray]) -> Change:
+    return {"A": scores, "A_back": scores, "dA": lambda s, x: np.where(s.seen, x, 0.0)}
+
+
+def finite_mask(case: Case, means: Conventions) -> Wordings:
+    for number in (-1.0, -10.0, -50.0, -100.0):
+        yield f"{number:g} is added", {"B": bind(lambda s, x, c: s.bias + np.where(s.seen, 0.0, c), number)}
+        yield f"{number:g} in place of the score", in_place_of_hidden_scores(
+            bind(lambda s, x, c: np.where(s.seen, x, c), number))
+
+
+def mask_by_zero(case: Case, means: Conventions) -> Wordings:
+    if not case.seen(means).all():
+        yield "", in_place_of_hidden_scores(lambda s, x: np.where(s.seen, s.gamma * s.QK + s.bias, 0.0))
+
+
+def other_groups(letter: str) -> Forms:
+    def forms(case: Case, means: Conventions) -> Wordings:
+        other = "blocks" if means.groups == "interleaved" else "interleaved"
+        yield "", {letter: lambda s, x: case.owner(means.told(groups=other))}
+
+    return forms
+
+
+def weighted_groups(pick: Callable[[np.ndarray], np.ndarray]) -> Change:
+    """Sums over groups in which each member has the weight that pick gives."""
+    def over(x: np.ndarray, s: Steps) -> np.ndarray:
+        weight = np.zeros(len(s.owner_back))
+        for g in range(s.K.shape[1]):
+            weight[s.owner_back == g] = pick(np.flatnonzero(s.owner_back == g))
+        return grouped(x * weight[:, None, None], s.owner_back, s.K.shape[1])
+
+    return {"dK": lambda s, x: over(s.dkeys, s), "dV": lambda s, x: over(s.dvalues, s)}
+
+
+WRONG_MASKS: list[Mistake] = [
+    # groups
+    Mistake("gqa_last", "dK and dV keep the last query head of a group alone",
+            only(weighted_groups(lambda x: (np.arange(len(x)) == len(x) - 1) * 1.0)), GROUPS,
+            "add over the group"),
+    Mistake("gqa_first", "dK and dV keep the first query head of a group alone",
+            only(weighted_groups(lambda x: (np.arange(len(x)) == 0) * 1.0)), GROUPS, "add over the group"),
+    Mistake("gqa_mean", "dK and dV are means over a group instead of sums",
+            only(weighted_groups(lambda x: np.full(len(x), 1 / len(x)))), GROUPS, "add over the group"),
+    Mistake("gqa_map_bwd", "the way back maps query heads to heads of keys in another way",
+            other_groups("owner_back"), GROUPS, "use one map in both directions"),
+    Mistake("f_gqa_map", "query heads read other heads of keys and values: h mod G and h // (H/G) are mixed up",
+            other_groups("owner"), GROUPS, "query head h reads the head h // (H/G)"),
+    # masks
+    Mistake("no_mask_bwd", "the mask is forgotten in the way back", mask_forgotten, CAUSAL_MASK,
+            "the weights of the way back are those of the way forward"),
+    Mistake("causal_always_bwd", "the way back masks causally where nothing is masked",
+            causal_unasked, CAUSAL_MASK, "the mask of the way back is that of the way forward"),
+    Mistake("align_bwd", "the causal mask of the way back has another alignment", aligned("B_back"), CAUSAL_MASK,
+            "use one alignment in both directions"),
+    Mistake("f_align", "the causal mask has the other alignment", aligned("B"), CAUSAL_MASK,
+            "lower right: the last query has the place of the last key"),
+    Mistake("causal_off_by_one", "the causal mask is off by one", causal_shifted, CAUSAL_MASK, "j <= i"),
+    Mistake("causal_ignored", "the causal mask is ignored", ignored("B", "causal"), CAUSAL_MASK, "use it"),
+    Mistake("mask_ignored", "the mask is ignored", ignored("B", "keep"), CAUSAL_MASK, "use it"),
+    Mistake("f_mask_inverted", "the mask's meaning is inverted", inverted, CAUSAL_MASK,
+            "exchange True and False in the mask"),
+    Mistake("f_mask_after", "the mask is put on the weights after the softmax",
+            only({"B": lambda s, x: s.bias + np.zeros_like(x), "R": lambda s, x: x * s.seen}), CAUSAL_MASK,
+            "add -inf to the scores before the softmax"),
+    Mistake("mask_leak_finite", "the mask is a number, and hidden keys keep a weight", finite_mask, CAUSAL_MASK,
+            "a mask is -inf"),
+    Mistake("mask_by_zero", "hidden scores are 0 instead of -inf", mask_by_zero, CAUSAL_MASK, "a mask is -inf"),
+]
+
+
+# ---- what is lost, overwritten, exchanged or short ----------------------------------------------
+
+
+def starts(length: int) -> Iterator[int]:
+    """Where a last tile may begin, the usual tiles first; at 0 where there is one tile alone."""
+    usual = [(length - 1) // t * t for t in (128, 64, 32, 16, 8, 4, 2)]
+    yield from dict.fromkeys([*usual, *all_of_few(length)])
+
+
+def span(thing: str, first: int, last: int) -> str:
+    """The keys or queries from the first to the last."""
+    many = {"key": "keys", "query": "queries"}[thing]
+    return f"{thing} {first}" if first == last else f"{many} {first} to {last}"
+
+
+def tile_lost(
+    thing: str, length: int, before: bool, cut: Callable[[np.ndarray], Change]
+) -> Wordings:
+    """Without the last tile, or all before it; cut gives the change for what is kept."""
+    for start in starts(length):
+        lost = (np.arange(length) >= start) ^ before
+        yield span(thing, 0 if before else start, (start if before else length) - 1), cut(~lost)
+
+
+def key_tile(*letters: str, before: bool = False) -> Forms:
+    def cut(kept: np.ndarray) -> Change:
+        steps: Change = {
+            "dA": lambda s, x: x * kept,
+            "dQ": lambda s, x: s.gamma_back * (s.dA * kept) @ s.keys_back,
+            "dkeys": lambda s, x: x * kept[:, None],
+            "dvalues": lambda s, x: x * kept[:, None],
+        }
+        return {letter: steps[letter] for letter in letters}
+
+    return lambda case, means: tile_lost("key", case.K.shape[2], before, cut)
+
+
+def first_key(*letters: str) -> Forms:
+    def forms(case: Case, means: Conventions) -> Wordings:
+        for word, change in key_tile(*letters, before=True)(case, means):
+            if word == "key 0":
+                yield "", change
+
+    return forms
+
+
+def query_tile(*letters: str, before: bool = False) -> Forms:
+    def cut(kept: np.ndarray) -> Change:
+        rows = kept[:, None]
+        steps: Change = {
+            "dQ": lambda s, x: x * rows,
+            "dkeys": lambda s, x: s.gamma_back * T(s.dA * rows) @ s.Q,
+            "dvalues": lambda s, x: T(s.PR_back * rows) @ s.dO,
+            "O": lambda s, x: x * rows,
+        }
+        return {letter: steps[letter] for letter in letters}
+
+    return lambda case, means: tile_lost("query", case.Q.shape[2], before, cut)
+
+
+def heads_mixed(letter: str) -> Forms:
+    def change(order: np.ndarray) -> Change:
+        return {letter: lambda s, x: x[:, order]}
+
+    def forms(case: Case, means: Conventions) -> Wordings:
+        heads = np.arange((case.Q if letter in ("dQ", "O") else case.K).shape[1])
+        for by in heads[1:]:
+            yield f"head h has that of h - {by}", change(np.roll(heads, by))
+        if len(heads) > 2:
+            yield "in reverse order", change(heads[::-1])
+        for a in heads:
+            for b in heads[:a]:
+                order = np.where(heads == a, b, np.where(heads == b, a, heads))
+                yield f"heads {b} and {a} exchanged", change(order)
+
+    return forms
+
+
+def batch_first(case: Case, means: Conventions) -> Wordings:
+    if case.Q.shape[0] > 1:
+        for letters in (("O",), ("dQ", "dK", "dV"), ("O", "dQ", "dK", "dV")):
+            yield "in " + ", ".join(letters), {k: lambda s, x: np.repeat(x[:1], len(x), 0) for k in letters}
+
+
+def values_as_keys(case: Case, means: Conventions) -> Wordings:
+    if case.K.shape == case.V.shape:
+        yield "", {"keys": lambda s, x: s.V[:, s.owner], "values": lambda s, x: s.K[:, s.owner],
+                   "keys_back": lambda s, x: s.V[:, s.owner], "values_back": lambda s, x: s.K[:, s.owner],
+                   "dK": lambda s, x: grouped(s.dvalues, s.owner, s.K.shape[1]),
+                   "dV": lambda s, x: grouped(s.dkeys, s.owner, s.K.shape[1])}
+
+
+def keys_as_queries(case: Case, means: Conventions) -> Wordings:
+    if case.Q.shape == case.K.shape:
+        yield "", {"Q": lambda s, x: s.case.K, "K": lambda s, x: s.case.Q, "dQ": lambda s, x: s.dkeys,
+                   "dK": lambda s, x: s.gamma_back * s.dA @ s.keys_back}
+
+
+def dK_and_dV_exchanged(case: Case, means: Conventions) -> Wordings:
+    if case.K.shape == case.V.shape:
+        yield "", {"dK": lambda s, x: grouped(s.dvalues, s.owner_back, s.V.shape[1]),
+                   "dV": lambda s, x: grouped(s.dkeys, s.owner_back, s.K.shape[1])}
+
+
+def rounded_to(x: np.ndarray, digits: int) -> np.ndarray:
+    fraction, exponent = np.frexp(x)
+    return np.ldexp(np.rint(np.ldexp(fraction, digits)), exponent - digits)
+
+
+def short_weights(case: Case, means: Conventions) -> Wordings:
+    for word, digits in (("bfloat16", 8), ("float16", 11)):
+        P = bind(lambda s, P, digits: rounded_to(P, digits), digits)
+        O = bind(lambda s, O, digits: (rounded_to(s.P, digits) * s.R) @ s.values, digits)
+        PR_back = bind(lambda s, PR, digits: rounded_to(s.P_back, digits) * s.R_back, digits)
+        for change in ({"P": P, "P_back": P}, {"O": O, "PR_back": PR_back}, {"P_back": P}, {"PR_back": PR_back},
+                       {"O": O}):
+            yield word, change
+
+
+PART = "the last tile may be a part"
+WRONG_PLACES: list[Mistake] = [
+    *(Mistake(name, f"{word} the last keys", key_tile(*letters), BACK, PART) for name, word, letters in (
+        ("last_tile", "dA misses", ["dA"]), ("last_tile", "dQ misses", ["dQ"]),
+        ("last_tile_dK", "dK misses", ["dkeys"]), ("last_tile_dV", "dV misses", ["dvalues"]),
+        ("tail_keys_dropped", "dK and dV miss", ["dkeys", "dvalues"]),
+        ("tail_keys_dropped", "dQ, dK and dV miss", ["dA", "dvalues"]))),
+    *(Mistake("first_key", f"{word} the first key", first_key(*letters), BACK, "begin at key 0")
+      for word, letters in (("dA misses", ["dA"]), ("dQ misses", ["dQ"]), ("dK misses", ["dkeys"]),
+                            ("dV misses", ["dvalues"]), ("dK and dV miss", ["dkeys", "dvalues"]),
+                            ("dQ, dK and dV miss", ["dA", "dvalues"]))),
+    Mistake("last_row_zero", "the last row of dQ is zero",
+            only({"dQ": lambda s, x: x * (np.arange(x.shape[2]) < x.shape[2] - 1)[:, None]}), BACK,
+            "the last row is a row too"),
+    Mistake("tail_rows_zero", "the last rows of dQ are zero", query_tile("dQ"), BACK, PART),
+    Mistake("tail_rows_zero", "the last rows of O are zero", query_tile("O"), ATTENTION, PART),
+    *(Mistake("last_queries_dropped", f"{word} the last queries", query_tile(*letters), BACK, PART)
+      for word, letters in (("dK and dV miss", ["dkeys", "dvalues"]), ("dK misses", ["dkeys"]),
+                            ("dV misses", ["dvalues"]))),
+    Mistake("dK_overwrite", "dK keeps the last tile of queries alone: the sum is overwritten",
+            query_tile("dkeys", before=True), BACK, "add to the sum"),
+    Mistake("dV_overwrite", "dV keeps the last tile of queries alone: the sum is overwritten",
+            query_tile("dvalues", before=True), BACK, "add to the sum"),
+    Mistake("dK_overwrite", "dK and dV keep the last tile of queries alone: the sums are overwritten",
+            query_tile("dkeys", "dvalues", before=True), BACK, "add to the sum"),
+    Mistake("dQ_overwrite", "dQ keeps the last tile of keys alone: the sum is overwritten",
+            key_tile("dQ", before=True), BACK, "add to the sum"),
+    # order
+    *(Mistake("head_mixup", f"the heads of {x} are mixed up", heads_mixed(x),
+              ATTENTION if x == "O" else BACK, "keep the order of the heads") for x in ("dQ", "dK", "dV", "O")),
+    Mistake("batch_first_only", "every batch element has the result of the first", batch_first, ATTENTION,
+            "use each element's own numbers"),
+    Mistake("f_kv_swapped", "keys and values are exchanged", values_as_keys, ATTENTION, "softmax(Q K^T) V"),
+    Mistake("f_qk_swapped", "queries and keys are exchanged", keys_as_queries, ATTENTION, "softmax(Q K^T) V"),
+    Mistake("kv_swapped", "dK and dV are exchanged", dK_and_dV_exchanged, BACK, "return dQ, dK, dV"),
+    Mistake("P_in_bf16", "the weights are kept in a short format", short_weights, BACK,
+            "keep P in the format of the sums, or say that it is short"),
+]
+
+
+# Where two explain as much, the first is named.
+MISTAKES: list[Mistake] = [*WRONG_GRADIENTS, *WRONG_BIASES, *WRONG_MASKS, *WRONG_WEIGHTS, *WRONG_PLACES]

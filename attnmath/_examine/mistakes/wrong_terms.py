@@ -1,0 +1,278 @@
+"""Wrong terms: a factor, a sign, a row term, a transpose, a bias, a softmax, on the way forward or back."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from attnmath._examine.problems.case import Case, Conventions
+from attnmath._examine.problems.steps import (
+    ATTENTION,
+    BACK,
+    DROPOUT,
+    GROUPS,
+    JACOBIAN,
+    SOFTMAX,
+    Change,
+    Forms,
+    Mistake,
+    Steps,
+    Wordings,
+    bind,
+    ignored,
+    multiplied,
+    only,
+    softmax,
+)
+from attnmath._words.arrays import T, rowsum
+
+
+def untransposed(x: np.ndarray) -> np.ndarray:
+    """(n, m) where its transpose belongs: the same numbers, read in rows of the other length."""
+    return x.reshape(*x.shape[:-2], *x.shape[:-3:-1])
+
+
+def transposed(x: np.ndarray) -> np.ndarray:
+    """The transpose where x (n, m) belongs, read in rows of the other length."""
+    return untransposed(T(x).copy())
+
+
+READINGS = (transposed, lambda x: T(untransposed(x)))  # of a buffer with its strides exchanged
+
+
+def dS_flipped(case: Case, means: Conventions) -> Wordings:
+    dQ: Change = {"dQ": lambda s, x: s.gamma_back * transposed(s.dA) @ s.keys_back}
+    yield "in dQ and dK", {**dQ, "dkeys": lambda s, x: s.gamma_back * untransposed(s.dA) @ s.Q}
+    yield "in dQ", dQ
+    for read in READINGS:
+        yield "in dQ and dK", {"dQ": bind(lambda s, x, read: s.gamma_back * read(s.dA) @ s.keys_back, read),
+                               "dkeys": bind(lambda s, x, read: s.gamma_back * T(read(s.dA)) @ s.Q, read)}
+        yield "in dQ, dK and dB", {"dA": bind(lambda s, x, read: read(x), read)}
+
+
+def dP_flipped(case: Case, means: Conventions) -> Wordings:
+    for read in READINGS:
+        yield "", {"dP": bind(lambda s, x, read: read(x), read)}
+
+
+def rolled(case: Case, means: Conventions) -> Wordings:
+    for by in (1, -1):
+        yield f"that of row i {'-' if by > 0 else '+'} 1", {"D": bind(lambda s, D, by: np.roll(D, by, -2), by)}
+
+
+def wrong_values(case: Case, means: Conventions) -> Wordings:
+    def change(values: object) -> Change:
+        return {"dP": lambda s, x: (s.dO @ T(s.V[:, values])) * s.R_back}
+
+    G, owner = case.V.shape[1], case.owner(means)
+    for by in range(1, G):
+        yield f"head h + {by}", change((owner + by) % G)
+    for g in range(G if G > 1 else 0):
+        yield f"head {g} always", change([g])
+    for by in (1, -1) if len(owner) > 1 else ():
+        yield "of the next query head", {
+            "dP": bind(lambda s, x, by: (s.dO @ T(np.roll(s.values_back, by, 1))) * s.R_back, by)}
+
+
+def with_dropout(change: Change) -> Forms:
+    return only(change, lambda case: case.R is not None)
+
+
+def usual_scale(case: Case, means: Conventions) -> Wordings:
+    if case.scale is None and means.scale not in (None, "1/sqrt(d_k)"):
+        yield "", {"gamma": lambda s, x: s.Q.shape[3] ** -0.5}
+
+
+# a softmax that is computed tile by tile
+
+
+def all_of_few(length: int) -> range:
+    """Every place inside, where there are not many."""
+    return range(length - 1, 0, -1) if length <= 20 else range(0)
+
+
+def tilings(m: int) -> Iterator[tuple[str, list[slice]]]:
+    for t in dict.fromkeys([128, 64, 32, 16, 8, 4, 2, 1, *all_of_few(m)]):
+        if t < m:
+            yield f"tiles of {t} keys", [slice(i, min(i + t, m)) for i in range(0, m, t)]
+
+
+def by_tile(A: np.ndarray, tiles: list[slice]) -> np.ndarray:
+    return np.concatenate([softmax(A[..., t]) for t in tiles], -1)
+
+
+def local_softmax(case: Case, means: Conventions) -> Wordings:
+    for word, tiles in tilings(case.K.shape[2]):
+        yield word, {"P_back": bind(lambda s, P, tiles: by_tile(s.A_back, tiles), tiles)}
+
+
+def running_maximum(s: Steps, tiles: list[slice]) -> np.ndarray:
+    """For each key the largest score of its row so far, at the end of the key's tile."""
+    own = np.concatenate([s.A[..., tile].max(-1, keepdims=True) for tile in tiles], -1)
+    top = np.maximum.accumulate(own, -1)
+    top = np.where(np.isneginf(top), 0.0, top)
+    return np.repeat(top, [tile.stop - tile.start for tile in tiles], -1)
+
+
+def unscaled(s: Steps, P: np.ndarray, tiles: list[slice]) -> np.ndarray:
+    E = np.exp(s.A - running_maximum(s, tiles))
+    return E / rowsum(E)
+
+
+def unscaled_numerator(s: Steps, P: np.ndarray, tiles: list[slice]) -> np.ndarray:
+    top = running_maximum(s, tiles)
+    return np.exp(s.A - top) / rowsum(np.exp(s.A - top[..., -1:]))
+
+
+def unscaled_sum(s: Steps, P: np.ndarray, tiles: list[slice]) -> np.ndarray:
+    top = running_maximum(s, tiles)
+    return np.exp(s.A - top[..., -1:]) / rowsum(np.exp(s.A - top))
+
+
+def sum_of_tiles(s: Steps, P: np.ndarray, tiles: list[slice]) -> np.ndarray:
+    return by_tile(s.A, tiles)
+
+
+def mean_of_tiles(s: Steps, P: np.ndarray, tiles: list[slice]) -> np.ndarray:
+    return by_tile(s.A, tiles) / len(tiles)
+
+
+def merged_unscaled(case: Case, means: Conventions) -> Wordings:
+    """Tiles are put together without the factor between their maxima, in five ways."""
+    for word, tiles in tilings(case.K.shape[2]):
+        for form in (unscaled, unscaled_numerator, unscaled_sum, sum_of_tiles, mean_of_tiles):
+            yield word, {"P": bind(form, tiles)}
+            yield word, {"P": bind(form, tiles), "P_back": lambda s, P: s.P}
+
+
+def all_zero(title: str, *letters: str) -> Mistake:
+    return Mistake("zeros", title, only(multiplied(*letters, by=lambda s: 0)), BACK, "return what was computed")
+
+
+WRONG_GRADIENTS: list[Mistake] = [
+    all_zero("dQ is zero", "dQ"),
+    all_zero("dK is zero", "dkeys"),
+    all_zero("dV is zero", "dvalues"),
+    all_zero("dK and dV are zero", "dkeys", "dvalues"),
+    all_zero("dQ and dK and dV are zero", "dQ", "dkeys", "dvalues"),
+    all_zero("dQ and dK and dV and dB are zero", "dQ", "dkeys", "dvalues", "dB"),
+    Mistake("bias_missing", "dB is zero", only(multiplied("dB", by=lambda s: 0)), BACK,
+            "dB = dA, summed over the axes along which the bias was broadcast"),
+    # scale
+    Mistake("dQ_noscale", "dQ misses the scale gamma", only(multiplied("dQ", by=lambda s: 1 / s.gamma)), BACK,
+            "multiply dQ by gamma, once"),
+    Mistake("dK_noscale", "dK misses the scale gamma", only(multiplied("dkeys", by=lambda s: 1 / s.gamma)), BACK,
+            "multiply dK by gamma, once"),
+    Mistake("dQK_noscale", "dQ and dK miss the scale gamma", only({"gamma_back": lambda s, x: 1.0}), BACK,
+            "multiply dA by gamma before its products with K and Q"),
+    Mistake("dQ_scale2", "dQ has the scale gamma twice", only(multiplied("dQ", by=lambda s: s.gamma)), BACK,
+            "multiply dQ by gamma once: the queries may already be scaled"),
+    Mistake("dK_scale2", "dK has the scale gamma twice", only(multiplied("dkeys", by=lambda s: s.gamma)), BACK,
+            "multiply dK by gamma once: the queries may already be scaled"),
+    Mistake("dQK_ln2", "dQ and dK have a factor ln 2 too many",
+            only(multiplied("gamma_back", by=lambda s: np.log(2))), BACK,
+            "2**x in place of exp(x) needs log2(e) in the scores, and no factor in the gradients"),
+    Mistake("dQK_log2e", "dQ and dK have a factor log2(e) too many",
+            only(multiplied("gamma_back", by=lambda s: 1 / np.log(2))), BACK,
+            "the factor log2(e) of the scores in base 2 does not belong into the gradients"),
+    # the softmax's Jacobian
+    Mistake("D_missing", "the row term D is missing: dA = P o dP", only({"D": lambda s, D: 0 * D}), BACK,
+            "subtract D, the row sum of dO o O, from dP"),
+    Mistake("D_sign", "the row term D has the wrong sign: dA = P o (dP + D)", only({"D": lambda s, D: -D}), BACK,
+            "subtract D"),
+    Mistake("D_mean", "the row term D is a mean over the keys instead of a sum",
+            only({"D": lambda s, D: D / s.K.shape[2]}), BACK, "sum over the keys"),
+    Mistake("D_detached_half", "the row term D is halved", only({"D": lambda s, D: D / 2}), BACK,
+            "subtract the whole D"),
+    Mistake("D_rowmix", "the row term D is that of another row", rolled, BACK, "D of row i belongs to row i"),
+    Mistake("D_wrong_axis", "the row term D is summed over the queries instead of the keys",
+            only({"D": lambda s, D: (s.P_back * s.dP).sum(-2, keepdims=True)}), BACK,
+            "sum each row, over the keys"),
+    Mistake("D_nodrop", "the row term D is taken without the dropout mask",
+            with_dropout({"D": lambda s, D: rowsum(s.P_back * (s.dO @ T(s.values_back)))}), DROPOUT,
+            "D is the row sum of dO o O, with the O that dropout gave"),
+    Mistake("no_jacobian", "the softmax's Jacobian is missing: dA = dP",
+            only({"dA": lambda s, x: np.where(s.seen, s.dP, 0.0)}), JACOBIAN, "dA = P o (dP - D)"),
+    Mistake("no_jacobian", "the softmax's Jacobian is missing: dA = dP", only({"dA": lambda s, x: s.dP}),
+            JACOBIAN, "dA = P o (dP - D)"),
+    Mistake("diagonal_jacobian", "only the diagonal of the softmax's Jacobian is used: dA = P o (1 - P) o dP",
+            only({"dA": lambda s, x: s.P_back * (1 - s.P_back) * s.dP}), JACOBIAN, "dA = P o (dP - D)"),
+    Mistake("dS_sign", "the gradient of the scores has the wrong sign", only({"dA": lambda s, x: -x}), BACK,
+            "dA = P o (dP - D)"),
+    Mistake("dS_T", "the gradient of the scores is used transposed", dS_flipped, BACK,
+            "dQ = gamma dA K, dK = gamma dA^T Q"),
+    Mistake("dK_untransposed", "the gradient of the scores is not transposed in dK",
+            only({"dkeys": lambda s, x: s.gamma_back * untransposed(s.dA) @ s.Q}), BACK, "dK = gamma dA^T Q"),
+    Mistake("dP_transposed", "dP is used transposed", dP_flipped, BACK, "dP = dO V^T"),
+    Mistake("dV_PnotPT", "dV = P dO: the weights are not transposed",
+            only({"dvalues": lambda s, x: untransposed(s.PR_back) @ s.dO}), BACK, "dV = P^T dO"),
+    Mistake("softmax_detached", "no gradient passes through the softmax: dQ = dK = 0",
+            only({"dA": lambda s, x: 0 * x}), JACOBIAN, "do not detach the weights"),
+    Mistake("dO_ignored", "the gradient dO is taken to be all ones", only({"dO": lambda s, x: np.ones_like(x)}),
+            BACK, "use the dO that is given"),
+    Mistake("dP_wrong_head", "dP is taken with another head's values", wrong_values, GROUPS,
+            "dP of head h is dO_h V^T with the values that head h reads"),
+]
+
+
+def dB(change: Callable[[Steps, np.ndarray], np.ndarray]) -> Forms:
+    return only({"dB": change}, lambda case: case.bias is not None)
+
+
+WRONG_BIASES: list[Mistake] = [
+    Mistake("dB_transposed", "dB is transposed", dB(lambda s, x: transposed(x)), BACK, "dB = dA, summed"),
+    Mistake("dB_transposed", "dB is transposed", dB(lambda s, x: T(untransposed(x))), BACK, "dB = dA, summed"),
+    Mistake("dB_batch0", "dB is that of the first batch element alone",
+            dB(lambda s, x: s.dA[:1].sum(tuple(i for i in (1,) if x.shape[i] == 1), keepdims=True)), BACK,
+            "sum dA over the axes along which the bias was broadcast"),
+    Mistake("dB_mean", "dB is a mean over the batch instead of a sum", dB(lambda s, x: x / len(s.Q)), BACK,
+            "sum dA over the axes along which the bias was broadcast"),
+    Mistake("dB_scaled", "dB has the scale gamma", dB(lambda s, x: x * s.gamma), BACK,
+            "the bias is added after the scale: dB = dA"),
+    Mistake("no_bias_bwd", "the bias is forgotten in the way back",
+            only({"B_back": lambda s, x: np.where(s.seen, 0.0, -np.inf)}, lambda case: case.bias is not None),
+            BACK, "the weights of the way back are those of the way forward"),
+    Mistake("bias_ignored", "the bias is not used at all", ignored("B", "bias"), ATTENTION, "add the bias"),
+    Mistake("mask_after_scale", "the bias is added before the scale, and scaled with the scores",
+            only(multiplied("bias", "dB", by=lambda s: s.gamma)), ATTENTION,
+            "scale the scores first, then add the bias"),
+]
+
+WRONG_WEIGHTS: list[Mistake] = [
+    # dropout
+    Mistake("drop_ignored_bwd", "dropout is forgotten in the way back",
+            with_dropout({"R_back": lambda s, x: np.ones_like(x)}), DROPOUT, "use the mask of the way forward"),
+    Mistake("drop_norescale_bwd", "the factor 1/(1 - rho) is missing in the way back",
+            with_dropout({"R_back": lambda s, x: (x > 0) * 1.0}), DROPOUT, "R is 0 or 1/(1 - rho)"),
+    Mistake("dV_nodrop", "dV uses the weights without dropout",
+            with_dropout({"PR_back": lambda s, x: s.P_back}), DROPOUT, "dV = (P o R)^T dO"),
+    Mistake("dP_nodrop", "dP is taken without the dropout mask",
+            with_dropout({"dP": lambda s, x: s.dO @ T(s.values_back)}), DROPOUT, "dP = R o (dO V^T)"),
+    Mistake("f_drop_norescale", "the factor 1/(1 - rho) is missing",
+            with_dropout({"R": lambda s, x: (x > 0) * 1.0}), DROPOUT, "R is 0 or 1/(1 - rho)"),
+    Mistake("dropout_ignored", "dropout is ignored", with_dropout({"R": lambda s, x: np.ones_like(x)}), DROPOUT,
+            "multiply the weights by R"),
+    # what is computed
+    Mistake("scale_usual", "the scale is 1/sqrt(d_k), where another was demanded", usual_scale, ATTENTION,
+            "use the scale that is demanded"),
+    Mistake("f_noscale", "the scores are not scaled: gamma = 1",
+            only({"gamma": lambda s, x: 1.0}), ATTENTION, "gamma = 1/sqrt(d_k)"),
+    Mistake("f_scale_dk", "the scale is 1/d_k",
+            only({"gamma": lambda s, x: 1 / s.Q.shape[3]}), ATTENTION, "gamma = 1/sqrt(d_k)"),
+    Mistake("f_scale_dmodel", "the scale is 1/sqrt(H d_k)",
+            only({"gamma": lambda s, x: (s.Q.shape[1] * s.Q.shape[3]) ** -0.5}), ATTENTION, "gamma = 1/sqrt(d_k)"),
+    Mistake("scale_sqrt_twice", "the root is taken twice: the scale is d_k^(-1/4)",
+            only({"gamma": lambda s, x: s.Q.shape[3] ** -0.25}), ATTENTION, "gamma = 1/sqrt(d_k)"),
+    Mistake("scale_ignored", "the scale that is given is ignored", ignored("gamma", "scale"), ATTENTION,
+            "use it"),
+    Mistake("f_exp2", "2**x is taken in place of exp(x)",
+            only(multiplied("gamma", "bias", "dB", by=lambda s: np.log(2))), ATTENTION,
+            "multiply the scores by log2(e) first"),
+    Mistake("f_axis", "the softmax is taken over the queries instead of the keys",
+            only({"P": lambda s, x: T(softmax(T(s.A))), "P_back": lambda s, x: T(softmax(T(s.A_back))),
+                  "D": lambda s, D: (s.P_back * s.dP).sum(-2, keepdims=True)}), SOFTMAX,
+            "softmax is taken over the last axis, the keys"),
+    Mistake("local_lse", "the weights of the way back are normalised tile by tile", local_softmax, BACK,
+            "normalise by the log-sum-exp of the whole row"),
+    Mistake("f_merge", "tiles of keys are put together without the factor between their maxima", merged_unscaled,
+            ATTENTION, "multiply what is there by exp(old maximum - new maximum)"),
+]

@@ -1,0 +1,9 @@
+"""Problems, their right answers, and how far these may be off.
+
+case            a problem: its setting, its numbers, what a candidate may mean; answers
+families        problems whose numbers are drawn, in families, sizes and kinds
+exact_problems  problems whose right answer has no rounding in it
+steps           a head, step by step; a mistake is a step that differs
+bounds          the right answer, how far each entry may be off, and whether what came is as near as that
+tiled_bounds    the same for long sequences in float32
+"""

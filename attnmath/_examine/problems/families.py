@@ -1,0 +1,222 @@
+"""Problems of several families, sizes and kinds: what a correct attention has to solve.
+
+A family says how the numbers are drawn. They are drawn in float64 and rounded to the format,
+so that the candidate and the right answer start from the same numbers.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+import numpy as np
+
+from attnmath._examine.problems.case import (
+    SHAPES,
+    Case,
+    Rng,
+    Setting,
+    drawn_bias,
+    drawn_dropout,
+    drawn_mask,
+    settings_for,
+    traits_of,
+)
+from attnmath.rounding.formats import nearest
+
+Numbers = tuple[np.ndarray, ...]  # Q, K, V, dO
+TINY_GRADIENT = {"float64": 1e-6, "float32": 1e-6, "bfloat16": 1e-6, "float16": 1e-2}
+POISONS = {"float64": 1e30, "float32": 1e30, "bfloat16": 1e30, "float16": 300.0}  # float16 ends at 65504
+
+
+def gaussian(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
+    """All numbers normal."""
+    return tuple(rng.standard_normal(shape) for shape in shapes)
+
+
+def peaked(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
+    """Larger scores: most weights are near 0 or near 1."""
+    Q, K, V, dO = gaussian(rng, dtype, *shapes)
+    return 2 * Q, 2 * K, V, dO
+
+
+def shifted(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
+    """The same vector added to all keys, and one to all values: softmax does not see the first."""
+    Q, K, V, dO = gaussian(rng, dtype, *shapes)
+    return Q, K + 3 * rng.standard_normal(K.shape[-1]), V + 2, dO
+
+
+def tiny(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
+    """A small gradient, as that of a mean, and scores near 0."""
+    Q, K, V, dO = gaussian(rng, dtype, *shapes)
+    return 0.1 * Q, 0.1 * K, V, TINY_GRADIENT[dtype] * dO
+
+
+def ties(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
+    """Few different numbers, and every key twice: largest scores that are equal."""
+    Q, K, V, dO = (rng.integers(-2, 2, shape, endpoint=True) / 2 for shape in shapes)
+    half = (K.shape[2] + 1) // 2
+    K[:, :, half:] = K[:, :, : K.shape[2] - half]
+    return Q, K, V, dO
+
+
+def outliers(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
+    """One feature and one token that are much larger than the others."""
+    Q, K, V, dO = gaussian(rng, dtype, *shapes)
+    for x in (K, V, dO):
+        x[..., rng.integers(x.shape[-1])] *= 8
+        x[..., rng.integers(x.shape[-2]), :] *= 2
+    return Q, K, V, dO
+
+
+def above_zero(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
+    """All numbers between 0 and 1: nothing cancels but in dA."""
+    return tuple(rng.random(shape) for shape in shapes)
+
+
+def large_negative_scores(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
+    """Scores far below 0, so that exp of them or of minus their log-sum-exp over- or underflows."""
+    Q, K, V, dO = gaussian(rng, dtype, *shapes)
+    lower = 1200.0 if dtype == "float64" else 160.0
+    size = np.sqrt(lower / np.sqrt(K.shape[-1]))  # the scores are lower by that, at the usual scale
+    return Q + size, K - size, V, dO
+
+
+FAMILIES: dict[str, Callable[..., Numbers]] = {
+    "gaussian": gaussian,
+    "peaked": peaked,
+    "offset": shifted,
+    "tiny": tiny,
+    "ties": ties,
+    "outliers": outliers,
+    "positive": above_zero,
+    "large negative scores": large_negative_scores,
+}
+
+
+# Name (the family first), then b, H, G, n, m, d_k, d_v: different from each other where they may be.
+SETTINGS = [
+    Setting("gaussian", (2, 3, 3, 5, 5, 16, 16)),
+    Setting("gaussian, n < m", (2, 3, 3, 5, 9, 16, 16)),
+    Setting("gaussian, n > m", (2, 3, 3, 11, 6, 16, 16)),
+    Setting("gaussian, more items and heads", (4, 6, 6, 5, 7, 16, 16)),
+    Setting("gaussian, one item and one head", (1, 1, 1, 5, 7, 16, 16)),
+    Setting("gaussian, heads of 64", (1, 2, 2, 5, 7, 64, 64)),
+    Setting("gaussian, heads of 128", (1, 2, 2, 5, 7, 128, 128)),
+    Setting("gaussian, strided inputs", (2, 3, 3, 5, 7, 16, 16), also=("strided inputs",)),
+    Setting("gaussian, d_v != d_k", (2, 3, 3, 5, 7, 16, 8)),
+    Setting("gaussian, odd width", (2, 3, 3, 5, 8, 7, 7)),
+    Setting("gaussian, odd widths", (2, 3, 3, 6, 8, 7, 5)),
+    Setting("gaussian, width of one", (2, 3, 3, 5, 7, 1, 1)),
+    Setting("gaussian, strided dO", (2, 3, 3, 5, 7, 16, 16), also=("strided dO",)),
+    Setting("gaussian, broadcast dO", (2, 3, 3, 5, 7, 16, 16), also=("broadcast dO",)),
+    Setting("gaussian, one query", (2, 3, 3, 1, 7, 16, 16)),
+    Setting("gaussian, one key", (2, 3, 3, 5, 1, 16, 16)),
+    Setting("gaussian, groups of three", (4, 6, 2, 5, 7, 16, 16)),
+    Setting("gaussian, causal", (2, 3, 3, 7, 7, 16, 16), causal=True),
+    Setting("gaussian, causal, n < m", (2, 3, 3, 5, 9, 16, 16), causal=True),
+    Setting("gaussian, mask", (2, 3, 3, 5, 7, 16, 16), mask="shared"),
+    Setting("gaussian, mask of each head", (2, 3, 3, 5, 7, 16, 16), mask="heads"),
+    Setting("gaussian, padding", (4, 3, 3, 5, 7, 16, 16), mask="padding"),
+    Setting("gaussian, poison", (4, 3, 3, 5, 7, 16, 16), mask="padding", also=("poison",)),
+    Setting("gaussian, empty rows", (2, 3, 3, 9, 7, 16, 16), mask="empty"),
+    Setting("gaussian, bias", (2, 3, 3, 5, 7, 16, 16), bias="all"),
+    Setting("gaussian, bias of each head", (2, 3, 3, 5, 7, 16, 16), bias="heads"),
+    Setting("gaussian, bias of each item", (2, 3, 3, 5, 7, 16, 16), bias="batch"),
+    Setting("gaussian, shared bias", (2, 3, 3, 5, 7, 16, 16), bias="shared"),
+    Setting("gaussian, bias with hidden entries", (2, 3, 3, 5, 7, 16, 16), bias="hidden"),
+    Setting("gaussian, mask and causal", (2, 3, 3, 5, 7, 16, 16), mask="shared", causal=True),
+    Setting("gaussian, mask and bias", (2, 3, 3, 5, 7, 16, 16), mask="shared", bias="heads"),
+    Setting("gaussian, groups and mask", (2, 6, 2, 5, 7, 16, 16), mask="heads"),
+    Setting("gaussian, groups, bias, causal", (2, 6, 2, 5, 7, 16, 16), bias="all", causal=True),
+    Setting("gaussian, mask, d_v != d_k", (2, 3, 3, 5, 7, 16, 8), mask="shared"),
+    Setting("gaussian, one head of keys", (2, 3, 1, 5, 7, 16, 16)),
+    Setting("gaussian, causal, scale", (2, 3, 3, 9, 7, 16, 16), causal=True, scale=0.3),
+    Setting("gaussian, bias, scale", (2, 3, 3, 5, 7, 16, 16), bias="all", scale=0.3),
+    Setting("gaussian, everything", (2, 6, 2, 7, 11, 16, 16), mask="heads", causal=True, bias="all", scale=0.3),
+    Setting("gaussian, scale", (2, 3, 3, 5, 7, 16, 16), scale=0.3),
+    Setting("gaussian, negative scale", (2, 3, 3, 5, 7, 16, 16), scale=-0.3),
+    Setting("gaussian, scale 0", (2, 3, 3, 5, 7, 16, 16), scale=0.0),
+    Setting("gaussian, dropout", (2, 3, 3, 5, 7, 16, 16), rho=0.25),
+    Setting("peaked", (2, 3, 3, 7, 11, 16, 16)),
+    Setting("offset", (2, 3, 3, 7, 11, 16, 16)),
+    Setting("tiny", (2, 3, 3, 7, 11, 16, 16)),
+    Setting("ties", (2, 3, 3, 7, 11, 16, 16)),
+    Setting("outliers", (2, 3, 3, 7, 11, 16, 16)),
+    Setting("positive", (2, 3, 3, 7, 11, 16, 16)),
+    Setting("large negative scores", (2, 3, 3, 7, 11, 16, 16)),
+    Setting("gaussian, tails of 17 and 33", (2, 3, 3, 17, 33, 16, 16)),
+    Setting("gaussian, tails of 130 and 37", (2, 3, 3, 130, 37, 16, 16)),
+    Setting("gaussian, tails, causal, bias", (1, 3, 3, 37, 70, 16, 16), causal=True, bias="heads"),
+    Setting("gaussian, tails with a mask", (1, 3, 3, 37, 67, 16, 16), mask="shared"),
+    Setting("gaussian, tails of 257 and 19", (1, 1, 1, 257, 19, 16, 16)),
+    Setting("outliers, tails of 65 and 130", (1, 2, 2, 65, 130, 16, 16)),
+    Setting("gaussian, tails, groups, causal", (1, 6, 2, 67, 67, 16, 16), causal=True),
+]
+
+
+def cases(options: Collection[str], dtype: str, seed: int) -> list[Case]:
+    """The problems of the list that the candidate can be given, the small ones first."""
+    rng = np.random.default_rng([seed, 2])
+    return [drawn_case(setting, dtype, rng) for setting in settings_for(SETTINGS, options)]
+
+
+def random_case(options: Collection[str], dtype: str, rng: Rng, most: int = 40) -> Case:
+    """A problem of any family, with up to so many queries and keys and any of the options."""
+    while True:
+        setting = random_setting(rng, most)
+        if setting.needs <= set(options):
+            return drawn_case(setting, dtype, rng)
+
+
+def random_setting(rng: Rng, most: int) -> Setting:
+    """Sizes, at most one of mask, causal and bias, and any of the others."""
+    G, group = int(rng.integers(1, 4)), int(rng.choice([1, 1, 2, 3]))
+    n, m = map(int, rng.integers(1, most + 1, 2))
+    d_k, d_v = rng.choice([1, 5, 8, 16, 32], 2)
+    d_v = d_v if rng.random() < 0.3 else d_k
+    sizes = int(rng.integers(1, 4)), G * group, G, n, m, int(d_k), int(d_v)
+    hides = rng.choice(["", "", "mask", "causal", "bias"])
+    # PyTorch's kernel for processors multiplies the -inf of a key in the future by the scale.
+    scales = [0.3, 0.05] if hides == "causal" else [0.3, 0.05, -0.3, 0.0]
+    kinds = (*SHAPES, "padding", "empty") if hides == "mask" else (*SHAPES, "hidden")
+    kind = str(rng.choice(kinds))
+    return Setting(
+        str(rng.choice(list(FAMILIES))), sizes,
+        mask=kind if hides == "mask" else None, causal=bool(hides == "causal"),
+        bias=kind if hides == "bias" else None,
+        scale=float(rng.choice(scales)) if rng.random() < 0.2 else None,
+        rho=float(rng.choice([0.1, 0.25, 0.5])) if rng.random() < 0.2 else 0.0,
+        also=(str(rng.choice(["", "poison"] if kind == "padding" else ["", "strided dO", "broadcast dO"])),),
+    )
+
+
+def drawn_case(setting: Setting, dtype: str, rng: Rng) -> Case:
+    """The case of this setting, its numbers drawn."""
+    b, H, G, n, m, d_k, d_v = setting.sizes
+    family, also = setting.name.split(",")[0], set(setting.also) - {""}
+    shapes = (b, H, n, d_k), (b, G, m, d_k), (b, G, m, d_v), (b, H, n, d_v)
+    Q, K, V, dO = (nearest(x, dtype) for x in FAMILIES[family](rng, dtype, *shapes))
+    if "broadcast dO" in also:
+        dO = np.repeat(dO[:, :, :1], n, 2)  # the same row for all queries
+    keep = drawn_mask(setting.mask, setting.sizes, rng)
+    if setting.causal and keep is not None:
+        keep[..., 0] = True  # the key that every query may see, so that no row is empty
+    bias = drawn_bias(setting.bias, setting.sizes, rng)
+    case = Case(
+        Q, K, V, dO, keep,
+        None if bias is None else nearest(bias, dtype), setting.causal, setting.scale,
+        drawn_dropout(setting.rho, setting.sizes, dtype, rng), setting.name,
+    )
+    if "poison" in also:
+        case = poisoned(case, dtype)
+        also = also if case.K.max() >= POISONS[dtype] / 2 else also - {"poison"}
+    return replace(case, traits=frozenset(traits_of(case) | also | {family}))
+
+
+def poisoned(case: Case, dtype: str) -> Case:
+    """With a huge number in keys and values that no query sees, by the mask."""
+    if case.keep is None:
+        return case
+    (b, H, n, _), m = case.Q.shape, case.K.shape[2]
+    seen = np.any(np.broadcast_to(case.keep, (b, H, n, m)), (1, 2))[:, None, :, None]
+    huge = nearest(np.array(POISONS[dtype]), dtype)
+    return replace(case, K=np.where(seen, case.K, huge), V=np.where(seen, case.V, huge))

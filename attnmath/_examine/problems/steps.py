@@ -1,0 +1,202 @@
+"""A head, step by step, forward and back; a mistake is a step that differs.
+
+Any step can be put in place of another. Each letter is computed when it is asked for, from the
+letters that its step names; what the way back uses is a letter of its own (P_back, keys_back,
+...), so that a mistake of the way back alone can be said.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnmath._examine.problems.case import Answer, Case, Conventions
+from attnmath._words.arrays import T, rowsum, sum_to
+
+Step = Callable[["Steps"], Any]
+Change = Mapping[str, Callable[["Steps", Any], Any]]  # letter: from the right value to the wrong one
+
+
+def softmax(A: np.ndarray) -> np.ndarray:
+    """Softmax of every row; zero where a row is -inf everywhere. Not the formula that may be judged by it."""
+    top = A.max(-1, keepdims=True, initial=-np.inf)
+    E = np.exp(A - np.where(np.isneginf(top), 0.0, top))
+    total = rowsum(E)
+    return E / np.where(total == 0, 1.0, total)
+
+
+def grouped(x: np.ndarray, owner: np.ndarray, G: int) -> np.ndarray:
+    """The sum over the query heads that read the same head of keys and values."""
+    out = np.zeros((x.shape[0], G, *x.shape[2:]))
+    for h, g in enumerate(owner):
+        out[:, g] += x[:, h]
+    return out
+
+
+STEPS: dict[str, Step] = {
+    # what is given
+    "Q": lambda s: s.case.Q,
+    "K": lambda s: s.case.K,
+    "V": lambda s: s.case.V,
+    "dO": lambda s: s.case.dO,
+    "R": lambda s: np.ones_like(s.A) if s.case.R is None else s.case.R,
+    "gamma": lambda s: np.float64(s.case.gamma(s.means)),  # that of NumPy can be divided by when it is 0
+    "owner": lambda s: s.case.owner(s.means),
+    "seen": lambda s: s.case.seen(s.means),
+    "bias": lambda s: 0.0 if s.case.bias is None else s.case.bias,
+    "B": lambda s: np.where(s.seen, s.bias, -np.inf),
+    # the way forward
+    "keys": lambda s: s.K[:, s.owner],
+    "values": lambda s: s.V[:, s.owner],
+    "QK": lambda s: s.Q @ T(s.keys),
+    "A": lambda s: s.gamma * s.QK + s.B,
+    "P": lambda s: softmax(s.A),
+    "O": lambda s: (s.P * s.R) @ s.values,
+    # the way back
+    "gamma_back": lambda s: s.gamma,
+    "owner_back": lambda s: s.owner,
+    "B_back": lambda s: s.B,
+    "keys_back": lambda s: s.K[:, s.owner_back],
+    "values_back": lambda s: s.V[:, s.owner_back],
+    "A_back": lambda s: s.gamma * (s.Q @ T(s.keys_back)) + s.B_back,
+    "P_back": lambda s: softmax(s.A_back),
+    "R_back": lambda s: s.R,
+    "PR_back": lambda s: s.P_back * s.R_back,
+    "dP": lambda s: (s.dO @ T(s.values_back)) * s.R_back,
+    "D": lambda s: rowsum(s.P_back * s.dP),
+    "dA": lambda s: s.P_back * (s.dP - s.D),
+    "dQ": lambda s: s.gamma_back * s.dA @ s.keys_back,
+    "dkeys": lambda s: s.gamma_back * T(s.dA) @ s.Q,
+    "dvalues": lambda s: T(s.PR_back) @ s.dO,
+    "dK": lambda s: grouped(s.dkeys, s.owner_back, s.K.shape[1]),
+    "dV": lambda s: grouped(s.dvalues, s.owner_back, s.V.shape[1]),
+    "dB": lambda s: sum_to(s.dA, s.case.bias),
+}
+
+
+class Steps:
+    """The letters of a head for one case; each is computed once, by its step."""
+
+    table: Mapping[str, Step] = STEPS
+    case: Case
+    means: Conventions
+    changes: tuple[Change, ...]
+
+    def __init__(
+        self, case: Case, means: Conventions | None = None, changes: Iterable[Change] = ()
+    ) -> None:
+        self.case, self.means, self.changes = case, means or Conventions(), tuple(changes)
+
+    def __getattr__(self, letter: str) -> Any:
+        if letter not in self.table:
+            raise AttributeError(letter)
+        with np.errstate(all="ignore"):
+            value = self.table[letter](self)
+            for change in self.changes:
+                if letter in change:
+                    value = change[letter](self, value)
+        self.__dict__[letter] = value
+        return value
+
+    def answer(self) -> Answer:
+        """The output and all gradients."""
+        return Answer(self.O, self.dQ, self.dK, self.dV, self.dB)
+
+
+# ---- queries that may attend to nothing: what the conventions make of them ----------------------
+
+
+def rows_without_keys(s: Steps) -> np.ndarray:
+    """The rows of queries that may attend to nothing, as a column."""
+    return np.isneginf(s.A).all(-1, keepdims=True)
+
+
+def _mean(s: Steps, P: np.ndarray) -> np.ndarray:
+    return np.where(rows_without_keys(s), 1 / P.shape[-1], P)
+
+
+def _still(s: Steps, dA: np.ndarray) -> np.ndarray:
+    return np.where(rows_without_keys(s), 0.0, dA)
+
+
+def changes_of_empty_rows(means: Conventions) -> tuple[Change, ...]:
+    """The steps that differ from those of rows that are zero."""
+    if means.empty == "uniform":
+        return ({"P": _mean, "P_back": _mean, "dA": _still},)
+    return ({"P": _mean, "P_back": _mean},) if means.empty == "uniform with gradient" else ()
+
+
+def nan_where_touched(case: Case, means: Conventions) -> Answer:
+    """NaN in empty rows and in all that they touch, 0 elsewhere."""
+    s = Steps(case, means)
+    rows = np.where(rows_without_keys(s), np.nan, 0.0)
+    keys = grouped(rows.sum(-2, keepdims=True), s.owner, case.K.shape[1])
+    return Answer(rows, rows, keys, keys, sum_to(rows + np.zeros_like(s.P), case.bias))
+
+
+# ---- a mistake: steps that differ ---------------------------------------------------------------
+
+Wordings = Iterator[tuple[str, Change]]  # changes, with a word on each where there are several, such as the tile
+Forms = Callable[[Any, Conventions], Wordings]  # of a Case, or of the case of a layer
+
+
+class Mistake(NamedTuple):
+    """A name, a sentence, the steps that differ, the formula that they break, and the cure."""
+
+    name: str
+    title: str
+    forms: Forms
+    formula: str
+    cure: str
+
+
+def only(change: Change, when: Callable[[Any], bool] = lambda case: True) -> Forms:
+    """One form alone, in the problems that have room for it."""
+    return lambda case, means: iter([("", change)] if when(case) else [])
+
+
+def multiplied(*letters: str, by: Callable[[Steps], float]) -> Change:
+    """Each of the letters times a number; what is not there stays so."""
+    return {letter: lambda s, x: None if x is None else by(s) * x for letter in letters}
+
+
+def bind(f: Callable[..., Any], *more: Any) -> Callable[[Steps, Any], Any]:
+    """A wrong step that depends on more than the steps and the right value."""
+    return lambda s, x: f(s, x, *more)
+
+
+def as_in(letter: str, case: Case, means: Conventions) -> Change:
+    """A letter as it is in another problem, or by other conventions."""
+    return {letter: lambda s, x: getattr(Steps(case, means), letter.removesuffix("_back"))}
+
+
+def ignored(letter: str, name: str) -> Forms:
+    def forms(case: Case, means: Conventions) -> Wordings:
+        if case.has(name):
+            yield "", as_in(letter, case.without(name), means)
+
+    return forms
+
+
+def log_sum_exp(s: Steps) -> np.ndarray:
+    """Of each row of scores, as a column; -inf where it is empty."""
+    top = s.A.max(-1, keepdims=True)
+    top = np.where(np.isneginf(top), 0.0, top)
+    return top + np.log(rowsum(np.exp(s.A - top)))
+
+
+FROM_O: Change = {"D": lambda s, D: rowsum(s.dO * s.O)}
+FROM_L: Change = {"P_back": lambda s, P: np.exp(s.A_back - log_sum_exp(s))}
+# D and P are the same in right code however they are found; in wrong code they are not.
+WAYS: tuple[tuple[Change, ...], ...] = ((), (FROM_O,), (FROM_L,), (FROM_L, FROM_O))
+
+
+# ---- the formulas that are broken ---------------------------------------------------------------
+
+ATTENTION = "chapters/attention_map.md, eq:attention_map"
+BACK = "chapters/attention.md, eq:attention_vjp"
+DROPOUT = "chapters/dropout.md, eq:dropout_attention_vjp"
+GROUPS = "chapters/heads.md, eq:multihead_vjp"
+JACOBIAN = "chapters/softmax.md, eq:softmax_vjp"
+CAUSAL_MASK = "chapters/masks.md, eq:causal_mask"
+SOFTMAX = "chapters/softmax.md, eq:softmax"

@@ -1,0 +1,1 @@
+"""The formulas of the book, one module a topic."""

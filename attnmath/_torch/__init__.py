@@ -1,1 +1,0 @@
-"""Attention for PyTorch, differentiable twice, in memory that grows with n + m."""

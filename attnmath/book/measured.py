@@ -1,0 +1,107 @@
+"""What benchmarks/second_order.py has measured: its tables and its figure."""
+
+import json
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from attnmath.book.notebook import as_table
+
+TOKEN_COUNTS = (512, 1024, 2048, 4096, 8192)
+RATIO_ROWS = {
+    "forward / fused forward": "ours forward / fused forward",
+    "both passes / fused both passes": "ours backward / fused backward",
+    "JVP / fused forward": "ours jvp / fused forward",
+    "math JVP / JVP": "math jvp / ours jvp",
+    "double backward / fused both passes": "ours double / fused backward",
+    "math double backward / double backward": "math double / ours double",
+    "math, all three passes / all three passes": "math second / ours second",
+}
+LINES = {
+    "math second": "math, double backward",
+    "math jvp": "math, JVP",
+    "ours second": "ours, double backward",
+    "ours jvp": "ours, JVP",
+    "fused backward": "fused, backward",
+}
+APPLICATIONS = {"mean_flow": "mean velocity", "penalised": "gradient penalty", "burgers": "Burgers"}
+
+
+def measured() -> dict[str, Any]:
+    """The record."""
+    return json.loads(files("attnmath.book").joinpath("second_order.json").read_text("utf-8"))
+
+
+def machine(data: dict) -> str:
+    """On what it was measured, in a line."""
+    about = data["measured on"]
+    kind = f" ({about['instructions']})" if "instructions" in about else ""
+    return f"{about['device']}{kind}, {about['cores']} cores, {about['threads']} threads, PyTorch {about['torch']}"
+
+
+def point(n: int, heads: int, causal: bool) -> str:
+    return f"n = {n}, H = {heads}" + ", causal" * causal
+
+
+def ratio_table(data: dict, heads: int = 1) -> Any:
+    """The ratios of the shortest times by n; in brackets those with the causal mask."""
+    def cell(name: str, n: int) -> str:
+        pair = [data["times"].get(point(n, heads, causal), {"ratios": {}})["ratios"].get(name)
+                for causal in (False, True)]
+        return "" if None in pair else "{:.2f} ({:.2f})".format(*(each[0] for each in pair))
+
+    rows = {row: [cell(name, n) for n in TOKEN_COUNTS] for row, name in RATIO_ROWS.items()}
+    return _table("time of, by n", TOKEN_COUNTS, rows)
+
+
+def step_table(data: dict) -> Any:
+    """One training step of each application: math over ours in time, and MiB of both."""
+    rows = {APPLICATIONS[name]: [str(each["n"]), f"{each['math_s'] / each['ours_s']:.2f}",
+                          f"{each['ours_MiB']:.0f}", f"{each['math_MiB']:.0f}"]
+            for name, each in data["applications"].items()}
+    heads = ["tokens", "time, math / ours", "MiB, ours", "MiB, math"]
+    return _table("step", heads, rows)
+
+
+def _table(first: str, heads: Any, rows: dict) -> Any:
+    top = [first, *map(str, heads)]
+    lines = [top, ["---"] + ["---:"] * len(heads), *([name, *cells] for name, cells in rows.items())]
+    return as_table("\n".join("| " + " | ".join(line) + " |" for line in lines))
+
+
+def curve(data: dict, name: str, what: str, *, heads: int = 1, causal: bool = False) -> tuple:
+    """n, and the milliseconds ("times") or MiB ("memory") of a program there, where measured."""
+    found = {}
+    for n in TOKEN_COUNTS:
+        here = data[what].get(point(n, heads, causal), {})
+        here = here.get("ms", {}) if what == "times" else here
+        if name in here:
+            found[n] = here[name][0] if what == "times" else here[name]
+    return np.array(list(found)), np.array(list(found.values()))
+
+
+def power_of_n(n: np.ndarray, y: np.ndarray) -> float:
+    """The power of n with which y grows, from n = 1024 on."""
+    far = (n >= 1024) & (y > 0)
+    return float(np.polyfit(np.log(n[far]), np.log(y[far]), 1)[0])
+
+
+def scaling_figure(data: dict, *, causal: bool = False) -> dict:
+    """Time and memory against n, log-log, one head.  -> the slopes, by program and "times" or "memory" """
+    import matplotlib.pyplot as plt
+
+    slopes = {}
+    _, panels = plt.subplots(2, 1, figsize=(5.2, 7.2))
+    for ax, (what, unit) in zip(panels, (("times", "milliseconds"), ("memory", "MiB"))):
+        for (name, label), mark in zip(LINES.items(), "os^vD"):
+            n, y = curve(data, name, what, causal=causal)
+            slopes[name, what] = power_of_n(n, y)
+            ax.loglog(n, y, marker=mark, ms=4, label=f"{label}: {slopes[name, what]:.1f}")
+        ax.set(xlabel="$n$", ylabel=unit, xticks=TOKEN_COUNTS)
+        ax.set_xticks(TOKEN_COUNTS, map(str, TOKEN_COUNTS))
+        ax.minorticks_off()
+        ax.set_ylim(top=12 * ax.get_ylim()[1])                  # room for the legend
+        ax.legend(loc="upper left", fontsize=10.5, labelspacing=0.3,
+                  title="program: its slope", title_fontsize=10.5)
+    return slopes

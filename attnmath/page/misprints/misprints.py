@@ -1,0 +1,298 @@
+"""Judges every misprint of a display: it must be rejected, or be the same statement.
+
+A misprint that survives is either an identity, listed in `tests/equivalent_misprints.txt`
+with the identity that makes it one, or a weak check. Those that make a published formula true are its
+corrections.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from attnmath.page.language.chapter import Display
+from attnmath.page.language.nodes import PageError, Statement, names_in
+from attnmath.page.language.syntax import parse, squeezed, unsized
+from attnmath.page.misprints.edits import Misprint
+from attnmath.page.misprints.mutations import STRENGTHENED, inverses, misprints
+from attnmath.page.scenes import values as v
+from attnmath.page.scenes.cast import Cast
+from attnmath.page.scenes.evaluate import Frame
+from attnmath.page.scenes.oracles import Independent
+from attnmath.page.scenes.scene import Scene
+from attnmath.page.scenes.values import Value
+from attnmath.page.verdicts.book import Book
+from attnmath.page.verdicts.judge import facts_and_algebra, hold
+from attnmath.page.verdicts.trial import TOO_LARGE_FREE, Trial, compare, is_constant
+
+REJECTED = ("value", "shape", "index", "letter", "grammar", "function", "label", "condition")
+
+ALIGNED = r"\begin{{aligned}}{{}}{}\end{{aligned}}"
+
+
+class Survivor(NamedTuple):
+    label: str
+    statement: str  # the misprinted statement, spaces squeezed
+    kind: str
+
+
+@dataclass
+class Tally:
+    """What became of the misprints of one display."""
+
+    label: str
+    rejected: Counter
+    same: int = 0
+    survivors: tuple = ()
+    corrections: tuple = ()  # of a published formula that fails: what makes it true
+
+    @property
+    def tried(self) -> int:
+        return sum(self.rejected.values()) + len(self.survivors) + len(self.corrections)
+
+
+def tally(book: Book, display: Display) -> Tally:
+    """Tries every misprint of a display that holds; of a published formula that fails, too."""
+    with np.errstate(all="ignore"):
+        cast = book.cast_of(display)
+        if display.kind == "err":
+            rejected, better = corrections(book, display, cast)
+            return Tally(display.label, rejected, corrections=better)
+        display = replace(display, text=unsized(display.text))
+        judged = Original(book, display, cast)
+        made = misprints(display.text, display.statements, cast, is_rule=display.kind == "eq")
+        verdicts = list(map(judged.verdict, made))
+    survivors = tuple(one for one in verdicts if isinstance(one, Survivor))
+    rejected = Counter(one for one in verdicts if isinstance(one, str))
+    same = rejected.pop("same", 0)
+    return Tally(display.label, rejected, same, survivors)
+
+
+class Original:
+    """A display in its scenes, ready to be compared with its misprints."""
+
+    def __init__(self, book: Book, display: Display, cast: Cast):
+        self.book, self.display, self.cast = book, display, cast
+        self.statements = display.statements
+        self.scenes = book.stage(display)
+        self.free = book.scenes(cast, Independent)
+        self.defines = any(s.origin == display.label for s in cast.letters.values())
+
+    def verdict(self, misprint: Misprint) -> str | Survivor:
+        """The kind of the rejection, 'same', or the survivor."""
+        text = misprint.apply(self.display.text)
+        try:
+            statements = self.read(misprint, text)
+            changed = self.changed(statements)
+            if changed == ():
+                return "same"
+            if self.is_in_condition(misprint) and changed and self.meets_less(statements, changed):
+                return "condition"
+            if misprint.kind == STRENGTHENED:
+                return self.survivor(misprint, text, changed)
+            hold(self.book, self.display.label, statements, self.scenes, changed)
+        except PageError as error:
+            if error.kind != "value" or not self.defines or self.is_noticed(text):
+                return error.kind
+        if self.is_same(statements):
+            return "same"
+        return self.survivor(misprint, text, changed)
+
+    def read(self, misprint: Misprint, text: str) -> tuple:
+        """The statements of the text; where one alone is changed, the others are known."""
+        whole = self.display.text
+        for k, one in enumerate(self.statements):
+            others = (*self.statements[:k], *self.statements[k + 1 :])
+            is_apart = all(other.stop <= one.start or one.stop <= other.start for other in others)
+            if is_apart and one.start <= misprint.start and misprint.end <= one.stop:
+                inside = misprint._replace(start=misprint.start - one.start, end=misprint.end - one.start)
+                found = parse(ALIGNED.format(inside.apply(whole[one.start : one.stop])))
+                if len(found) == 1:
+                    return *self.statements[:k], found[0], *self.statements[k + 1 :]
+        return parse(text)
+
+    def survivor(self, misprint: Misprint, text: str, changed: tuple | None) -> Survivor:
+        """The first line that was changed, as it stands now."""
+        shown = parse(text)[(changed or (0,))[0]]
+        return Survivor(self.display.label, squeezed(text[shown.start : shown.stop]), misprint.kind)
+
+    def is_in_condition(self, misprint: Misprint) -> bool:
+        """Whether a condition changes, which stays one."""
+        conditions = [condition for statement in self.statements for condition in statement.conditions]
+        return any(one.start < misprint.start and misprint.end <= one.end for one in conditions)
+
+    def meets_less(self, statements: tuple, changed: tuple) -> bool:
+        """Whether a condition is met only where it was, and in some setting at fewer indices."""
+        fewer = False
+        for scene in self.scenes:
+            old, new = Trial(self.statements, scene), Trial(statements, scene)
+            for k in changed:
+                before, now = ([f.index for f in one.frames(one.statements[k])] for one in (old, new))
+                if any(index not in before for index in now):
+                    return False
+                fewer |= len(now) < len(before)
+        return fewer
+
+    def is_noticed(self, text: str) -> bool:
+        """Whether the book turns red with this misprint in a definition.
+
+        The scenes then follow the misprint, so some display, or function, must disagree.
+        """
+        changed = replace(self.display, text=text)
+        book = self.book.with_display(changed)
+        try:
+            for display in (changed, *self.speaking):
+                hold(book, display.label, display.statements, book.scenes(self.cast))
+        except PageError:
+            return True
+        return False
+
+    @cached_property
+    def speaking(self) -> list[Display]:
+        """The other displays that speak of what this one defines, plainest first."""
+        scene = self.scenes[0]
+        mine = [k for k, s in self.cast.letters.items() if s.origin == self.display.label]
+        late = all(scene.definitions[k].is_late for k in mine)
+        moved = {letter for k in mine for letter in scene.downstream(k)}
+        found: list[tuple] = []
+        for display in self.book.displays.values():
+            if display.label == self.display.label or not self.is_mine(display):
+                continue
+            names = names_in(display.statements)
+            letters = {self.cast.rows.get(name, name) for prefix, name in names if not prefix}
+            derived = not late and any(prefix for prefix, _ in names)
+            if letters & moved or derived:
+                found.append((not letters & set(mine), derived, len(found), display))
+        return [display for *_, display in sorted(found, key=lambda item: item[:3])]
+
+    def is_mine(self, display: Display) -> bool:
+        """Whether a display is run on this cast, and must hold."""
+        casts = self.book.casts.get(Path(display.path).stem, ())
+        if display.kind == "err":
+            return False
+        try:
+            return self.cast in casts and self.book.cast_of(display) is self.cast
+        except PageError:
+            return False
+
+    def changed(self, statements: tuple) -> tuple | None:
+        """The statements that a misprint touches; None for all."""
+        if len(statements) != len(self.statements):
+            return None
+        pairs = enumerate(zip(statements, self.statements))
+        touched = tuple(k for k, (a, b) in pairs if _said(a) != _said(b))
+        if any(statements[k].is_local for k in touched):
+            return None
+        return touched
+
+    def is_same(self, statements: tuple) -> bool:
+        """Whether both say the same of any matrices: no misprint, another way to write it."""
+        return len(statements) == len(self.statements) and all(self.is_same_in(s, statements) for s in self.free)
+
+    def is_same_in(self, scene: Scene, statements: tuple) -> bool:
+        try:
+            old, new = Trial(self.statements, scene), Trial(statements, scene)
+            for a, b in zip(self.statements, statements):
+                if _form(a) != _form(b):
+                    return False
+                if a.is_local:
+                    continue
+                for f, g in zip(old.frames(a, True), new.frames(b, True), strict=True):
+                    _same_members(f, g, a.members, b.members, a.relations)
+                    for p, q in zip(a.conditions, b.conditions):
+                        _same_members(f, g, p.members, q.members, p.relations)
+        except (PageError, ValueError):
+            return False
+        return True
+
+
+def _same_members(f: Frame, g: Frame, old: tuple, new: tuple, relations: tuple) -> None:
+    """A PageError unless both say the same.
+
+    `x = 0` is also `-x = 0`; beside a constant, the transpose of a matrix says the same.
+    """
+    constant = len(relations) == 1 and is_constant(old[-1])
+    zero = constant and relations == ("=",) and old[-1].kind == "number"
+    for a, b in zip(old, new):
+        if a != b:
+            x, y = f.evaluate(a), g.evaluate(b)
+            if not (np.isnan(x.x).any() and np.isnan(y.x).any()):  # a logarithm, signed
+                _check_same(x, y, zero, constant)
+
+
+def _check_same(x: Value, y: Value, up_to_sign: bool, up_to_transpose: bool) -> None:
+    """A PageError unless x = y; or -y, or their transposes, where that says the same."""
+    forms = [y, v.negative(y)] if up_to_sign else [y]
+    if up_to_transpose and not y.is_number:
+        forms += [form.T for form in forms]
+    for form in forms[:-1]:
+        try:
+            compare(x, "=", form, largest=TOO_LARGE_FREE)
+            return
+        except PageError:
+            continue
+    compare(x, "=", forms[-1], largest=TOO_LARGE_FREE)
+
+
+def _said(one: Statement) -> tuple:
+    """What a statement says, wherever it stands."""
+    return one.members, one.relations, [condition[:3] for condition in one.conditions], one.shape
+
+
+def _form(one: Statement) -> tuple:
+    """Its relations, on how many sides, under how many conditions of which form."""
+    conditions = [(condition.word, condition.relations, len(condition.members)) for condition in one.conditions]
+    return one.relations, len(one.members), one.shape, conditions
+
+
+# ---- of a published formula that fails: the changes of one symbol that make it true ----------------
+
+# These change what is claimed, not the formula.
+OTHER_CLAIMS = ("relation", "condition lost", "condition weaker", STRENGTHENED, "a tenth")
+
+
+def corrections(book: Book, display: Display, cast: Cast) -> tuple[Counter, tuple[str, ...]]:
+    """What becomes of the changes: how many fail, by kind, and those that hold everywhere."""
+    failing: Counter[str] = Counter()
+    found: dict[str, None] = {}
+    changes = misprints(display.text, display.statements, cast)
+    for misprint in chain(changes, inverses(display.text, display.statements)):
+        if misprint.kind in OTHER_CLAIMS:
+            continue
+        text = misprint.apply(display.text)
+        try:
+            changed = parse(text)
+            touched = _touched(changed, display.statements)
+            bare = tuple(replace(statement, conditions=()) for statement in changed)
+            if touched:
+                hold(book, "prp:corrected", bare, book.scenes(cast), touched)
+        except PageError as error:
+            failing[error.kind] += 1
+            continue
+        if touched and _says_something(book, bare, cast, touched):
+            shown = changed[touched[0]]
+            found.setdefault(squeezed(text[shown.start : shown.end]))
+    return failing, tuple(found)
+
+
+def _touched(changed: tuple, published: tuple) -> tuple:
+    """The lines that a change touches; all, where it touches a name that they may use."""
+    if len(changed) != len(published):
+        raise PageError("grammar", "another number of statements")
+    pairs = enumerate(zip(changed, published))
+    touched = tuple(k for k, (a, b) in pairs if a.members != b.members)
+    if any(changed[k].is_local for k in touched):
+        return tuple(k for k, statement in enumerate(changed) if not statement.is_local)
+    return touched
+
+
+def _says_something(book: Book, statements: tuple, cast: Cast, touched: tuple) -> bool:
+    """Not a bound, which may be far from sharp; and not what holds for any matrices."""
+    if any(set(statements[k].relations) != {"="} for k in touched):
+        return False
+    lines = tuple(s for k, s in enumerate(statements) if s.is_local or k in touched)
+    return facts_and_algebra(book, lines, cast)[0] > 0

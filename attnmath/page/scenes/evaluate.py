@@ -1,0 +1,277 @@
+"""Evaluates the nodes of a display in a scene: a cast with values for its letters.
+
+Nothing here knows a formula. The scene has the letters, the sizes and the derivatives;
+everything else is arithmetic. Between two members of a block, `\\dots` stands for those whose index lies in
+between.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+import attnmath
+from attnmath._exact.outcomes import NotAlgebraic
+from attnmath._words.arrays import namespace, real
+from attnmath.page.language.nodes import Inexact, Misfit, Name, Node, PageError
+from attnmath.page.scenes import values as v
+from attnmath.page.scenes.indexing import big_value, index_value, name_value, partial_value
+from attnmath.page.scenes.values import Value
+from attnmath.page.scenes.vocabulary import OF_SIZES, OPERATOR_NAMES, call, is_rule
+
+# What arithmetic raises where an expression has no value: a singular matrix, a function
+# with too many arguments, a result that is not a matrix.
+NO_VALUE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+
+@dataclass(frozen=True)
+class Local:
+    """`x_i := body`, for this display only."""
+
+    parameters: tuple[str, ...]
+    body: Node
+    ranges: dict[str, int]  # of the indices in its body
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What names mean while a node is evaluated."""
+
+    scene: Any
+    ranges: dict[str, int]  # index letter -> how many values it takes
+    locals: dict[Name, Local] = field(default_factory=dict)
+    index: dict[str, int] = field(default_factory=dict)  # index letter -> its value, from 1
+    memo: dict[Any, Any] = field(default_factory=dict)  # what was found, for other indices than these as well
+
+    def at(self, **index: int) -> "Frame":
+        return Frame(self.scene, self.ranges, self.locals, {**self.index, **index}, self.memo)
+
+    def elsewhere(self, scene: Any, moving: Any) -> "Frame":
+        """The same frame in the scene where this letter, or what it is, moves."""
+        memo = self.memo.setdefault(moving, {})
+        return Frame(scene, self.ranges, self.locals, self.index, memo)
+
+    def evaluate(self, node: Node) -> Value:
+        key = self.key(node)
+        found = self.memo.get(key)
+        if found is None:  # the node is kept too, so that no other gets its id
+            found = self.memo[key] = (self._evaluate(node), node)
+        return found[0]
+
+    def key(self, node: Node) -> tuple:
+        """Two frames with one memo and one key give the node one value."""
+        return (id(node), id(self.ranges), *map(self.index.get, node.bare))
+
+    def _evaluate(self, node: Node) -> Value:
+        try:
+            return EVALUATE[node.kind](self, node)
+        except PageError as error:
+            if error.start is None:
+                error.start = node.start
+            raise
+        except NotAlgebraic as error:
+            raise Inexact("algebra", str(error), node.start) from None
+        except NO_VALUE as error:
+            raise PageError("value", f"this has no value: {error}", node.start) from error
+
+    def integer(self, node: Node) -> int:
+        """An index expression: letters bound to values, sizes, whole numbers, + and -."""
+        if node.kind == "number" and node.args[0].is_integer():
+            return int(node.args[0])
+        if node.kind == "name" and node.args[0] == "":
+            name = node.args[1]
+            if name in self.index:
+                return self.index[name]
+            if name in self.scene.sizes:
+                return self.scene.sizes[name]
+        if node.kind == "sum":
+            values = map(self.integer, node.args[1])
+            return sum(x if s == "+" else -x for s, x in zip(node.args[0], values))
+        raise PageError("index", "not an index", node.start)
+
+    def constant(self, number: float) -> Value:
+        return Value(self.scene.array([[number]]), np.array([[abs(number)]]))
+
+
+def _one(frame: Frame, node: Node) -> Value:
+    if node.args[0] is None:
+        return replace(frame.constant(1.0), free=(True, False))
+    return frame.constant(1.0).grown((frame.integer(node.args[0]), 1))
+
+
+def _identity(frame: Frame, node: Node) -> Value:
+    eye = np.eye(frame.integer(node.args[0]))
+    return Value(frame.scene.array(eye), eye)
+
+
+def _delta(frame: Frame, node: Node) -> Value:
+    a, b = map(frame.integer, node.args)
+    return frame.constant(float(a == b))
+
+
+def _dots(frame: Frame, node: Node) -> Value:
+    raise PageError("grammar", "dots stand between two members of a block", node.start)
+
+
+def _infinity(frame: Frame, node: Node) -> Value:
+    return Value(frame.scene.array([[np.inf]]), np.zeros((1, 1)))
+
+
+def _transposed(value: Value) -> Value:
+    if value.is_number:
+        raise PageError("shape", "the transpose of a number")
+    return value.T
+
+
+def _power(frame: Frame, node: Node) -> Value:
+    base, power = node.args
+    if base.kind == "norm" and power.kind == "number" and power.args[0] == 2:
+        value = frame.evaluate(base.args[0])
+        if base.args[1] == "F" or 1 in value.shape:  # the square of a length needs no root
+            return v.inner(value, value)
+    return v.power(*map(frame.evaluate, node.args))
+
+
+def _inverse(frame: Frame, node: Node) -> Value:
+    value = frame.evaluate(node.args[0])
+    if value.is_number:
+        return v.divide(frame.constant(1.0), value)
+    return v.inverse(value)
+
+
+def _sum(frame: Frame, node: Node) -> Value:
+    (sign, *signs), (term, *terms) = node.args
+    first = frame.evaluate(term)
+    out = first if sign == "+" else v.negative(first)
+    for sign, term in zip(signs, terms):
+        out = v.add(out, frame.evaluate(term), sign)
+    return out
+
+
+def _prod(frame: Frame, node: Node) -> Value:
+    return reduce(v.multiply, [frame.evaluate(factor) for factor in node.args[0]])
+
+
+def _of_values(operation: Callable[..., Value]) -> Callable[[Frame, Node], Value]:
+    return lambda frame, node: operation(*map(frame.evaluate, node.args))
+
+
+def _norm(frame: Frame, node: Node) -> Value:
+    value = frame.evaluate(node.args[0])
+    if node.args[1] == "F" or 1 in value.shape:
+        return v.frobenius(value)
+    return v.spectral(value)
+
+
+def _size(value: Value) -> Value:
+    sign = namespace(value.x).sign(real(value.x))
+    return Value(value.x * sign, value.m, value.free)
+
+
+def _func(frame: Frame, node: Node) -> Value:
+    name, args = node.args
+    values = [frame.evaluate(arg) for arg in args]
+    if name in OF_SIZES:
+        matrix = OF_SIZES[name](*map(frame.integer, args))
+        return Value(frame.scene.array(matrix), matrix)
+    if name in OPERATOR_NAMES:
+        return OPERATOR_NAMES[name](*values)
+    if not is_rule(name):
+        raise PageError("letter", f"no function {name}", node.start)
+    return call(getattr(attnmath, name), values)
+
+
+# ---- blocks: `[a, b; c, d]` sets matrices side by side and below each other ------------------------
+
+
+def _block(frame: Frame, node: Node) -> Value:
+    if len(node.args) == len(node.args[0]) == 1:
+        raise PageError("grammar", "a block has two members at least", node.start)
+    rows = _without_dots(frame, [[*row] for row in node.args])
+    return _joined([_joined([frame.evaluate(n) for n in row], 1) for row in rows], 0)
+
+
+def _without_dots(frame: Frame, rows: list[list[Node]]) -> list[list[Node]]:
+    """The rows without dots: a row that is dots alone stands for rows of one member."""
+    rows = [_between(frame, row) if len(row) > 1 else row for row in rows]
+    if not any(row[0].kind == "dots" for row in rows):
+        return rows
+    if any(len(row) > 1 for row in rows):
+        raise PageError("grammar", "dots between rows need rows of one member", rows[0][0].start)
+    return [[member] for member in _between(frame, [row[0] for row in rows])]
+
+
+def _between(frame: Frame, members: list[Node]) -> list[Node]:
+    out: list[Node] = []
+    for k, member in enumerate(members):
+        if member.kind != "dots":
+            out.append(member)
+            continue
+        if not 0 < k < len(members) - 1 or "dots" in (members[k - 1].kind, members[k + 1].kind):
+            raise PageError("grammar", "dots stand between two members", member.start)
+        out += _members_between(frame, members[k - 1], members[k + 1])
+    return out
+
+
+def _members_between(frame: Frame, first: Node, last: Node) -> list[Node]:
+    """The members between: `first` with its index one larger each time, up to `last`."""
+    pairs = set(_differences(first, last))
+    if len(pairs) != 1:
+        raise PageError("index", "dots need members that differ in one index", first.start)
+    low, high = next(iter(pairs))
+    values = range(frame.integer(low) + 1, frame.integer(high))
+    if frame.integer(low) != 1 or high.kind == "number":
+        raise PageError("index", "dots lead from index 1 to a size", first.start)
+    numbers = [Node("number", (float(value),)) for value in values]
+    return [_stepped(first, last, number) for number in numbers]
+
+
+def _differences(a: Any, b: Any) -> list[tuple[Node, Node]]:
+    """The places in which two trees differ; a whole tree where their forms do."""
+    if a == b:
+        return []
+    if isinstance(a, Node) and isinstance(b, Node):
+        if a.kind == b.kind != "name" and a.kind != "number" and len(a.args) == len(b.args):
+            return [pair for x, y in zip(a.args, b.args) for pair in _differences(x, y)]
+        return [(a, b)]
+    if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
+        return [pair for x, y in zip(a, b) for pair in _differences(x, y)]
+    raise PageError("index", "dots need members that differ in one index")
+
+
+def _stepped(a: Any, b: Any, new: Node) -> Any:
+    """a, with `new` where it differs from b."""
+    if a == b:
+        return a
+    if isinstance(a, tuple):
+        return tuple(_stepped(x, y, new) for x, y in zip(a, b))
+    if a.kind == b.kind != "name" and a.kind != "number":
+        return replace(a, args=_stepped(a.args, b.args, new))
+    return new
+
+
+def _joined(parts: list[Value], axis: int) -> Value:
+    """The parts side by side (axis 1) or below each other (axis 0)."""
+    other = 1 - axis
+    lengths = {part.shape[other] for part in parts if not part.free[other]}
+    if len(lengths) != 1 or any(part.free[axis] for part in parts):
+        shapes = ", ".join(map(str, parts))
+        raise Misfit("shape", f"a block needs members that fit, not {shapes}")
+    (length,) = lengths
+    parts = [p.grown((length, p.shape[1]) if axis else (p.shape[0], length)) for p in parts]
+    xp, points = namespace(parts[0].x), np.broadcast_shapes(*(p.x.shape[:-2] for p in parts))
+    x = xp.concat([xp.broadcast_to(p.x, (*points, *p.shape)) for p in parts], axis=axis - 2)
+    return Value(x, np.concatenate([np.broadcast_to(p.m, p.shape) for p in parts], axis))
+
+
+EVALUATE: dict[str, Callable[[Frame, Node], Value]] = {
+    "number": lambda frame, node: frame.constant(node.args[0]),
+    "one": _one, "identity": _identity, "delta": _delta, "infinity": _infinity, "dots": _dots,
+    "name": name_value, "index": index_value, "big": big_value, "partial": partial_value,
+    "power": _power, "inverse": _inverse, "sum": _sum, "prod": _prod, "norm": _norm, "func": _func,
+    "block": _block, "transpose": _of_values(_transposed), "sqrt": _of_values(lambda a: v.entrywise("sqrt", a)),
+    "abs": _of_values(_size), "had": _of_values(v.hadamard), "dot": _of_values(v.multiply),
+    "kron": _of_values(v.kronecker), "div": _of_values(v.divide), "inner": _of_values(v.inner),
+}

@@ -1,0 +1,110 @@
+"""How a head is to be computed: its constants, the factors of dropout, and what its functions have in common."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class How(NamedTuple):
+    """The constants of a head: scale, causal mask (upper-left), dropout rate, its seed.
+
+    seed () is a whole number in a tensor; None without dropout. The factors of dropout
+    are drawn again from it, strip by strip, whenever they are needed.
+    """
+
+    scale: float
+    causal: bool = False
+    dropout: float = 0.0
+    seed: Tensor | None = None
+
+
+class Draws:
+    """One seed for each head and each block of rows, all from the seed of the call."""
+
+    def __init__(self, how: How, lead: tuple, blocks: int, device: torch.device) -> None:
+        self.lead, self.keep = lead, 1 - how.dropout
+        source = torch.Generator("cpu").manual_seed(_number_of(how.seed))
+        self.seeds = torch.randint(2**62, (prod(lead), blocks), generator=source, device="cpu")
+        self.generator = torch.Generator(device)
+
+    def fill(self, R: Tensor, heads: Any, block: int) -> None:
+        """R (h, rows, keys): 0 at the rate of dropout, 1 / (1 - rate) elsewhere."""
+        which = torch.arange(prod(self.lead), device="cpu").view(*self.lead, 1, 1)
+        which = heads.own(which).expand(*heads.shape, 1, 1).flatten()
+        for r, seed in zip(R, self.seeds[which, block].tolist()):
+            r.uniform_(generator=self.generator.manual_seed(seed))
+        R.lt_(self.keep)
+        if self.keep:
+            R /= self.keep
+
+
+def _number_of(seed: Any) -> int:
+    """The seed as a number; where operations are recorded there is none yet."""
+    try:
+        return int(seed)
+    except RuntimeError as error:
+        raise RuntimeError(
+            "scaled_dot_product_attention: with dropout, a third derivative draws again from the number of"
+            " a seed, which is not there while operations are recorded; run it without torch.compile"
+        ) from error
+
+
+def without_autocast(*tensors: Tensor | None) -> AbstractContextManager:
+    """Without autocast, which would change the dtypes of single products.
+
+    Raises RuntimeError where PyTorch cannot do the work as one piece.
+    """
+    former = getattr(torch._C._functorch, "is_legacy_batchedtensor", None)
+    if former and any(isinstance(x, Tensor) and former(x) for x in tensors):
+        raise RuntimeError(
+            "scaled_dot_product_attention: is_grads_batched and vectorize map over it in a way"
+            " that PyTorch has for its own functions only; use torch.func.vmap, jacrev or jacfwd"
+        )
+    kind = next(x.device.type for x in tensors if x is not None)
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return nullcontext()
+
+
+def keep(ctx: Any, *tensors: Tensor | None, **constants: Any) -> None:
+    """For either direction. Gradients and tangents that are 0 come as None."""
+    ctx.save_for_backward(*tensors)
+    ctx.save_for_forward(*tensors)
+    ctx.set_materialize_grads(False)
+    for name, value in constants.items():
+        setattr(ctx, name, value)
+
+
+def placed(given: Iterable, where: Sequence) -> tuple:
+    """The things that are given, each in its place; None in the others."""
+    given = iter(given)
+    return tuple(next(given, None) if here else None for here in where)
+
+
+def mapped(function: Callable, size: int, dims: tuple, inputs: tuple, *, summed: bool = False) -> tuple:
+    """A function over one more axis of its tensors: a leading axis like the others.
+
+    summed: what is not mapped has size 1 there, and its gradients are summed by those
+    who take them. Otherwise it is repeated, so that each of the maps has gradients of its
+    own. With dropout the maps are done one by one: each draws what it would draw alone.
+    """
+    pairs = list(zip(inputs, dims))
+    if any(isinstance(x, How) and x.dropout for x in inputs):
+        each = [function(*(_entry(x, dim, i) for x, dim in pairs)) for i in range(size)]
+        return tuple(map(torch.stack, zip(*each))), (0,) * len(each[0])
+    got = function(*(_mapped_first(x, dim, 1 if summed else size) for x, dim in pairs))
+    return got, (0,) * len(got)
+
+
+def _entry(x: Any, dim: int | None, i: int) -> Any:
+    return x.select(dim, i) if isinstance(x, Tensor) and dim is not None else x
+
+
+def _mapped_first(x: Any, dim: int | None, size: int) -> Any:
+    if not isinstance(x, Tensor):
+        return x
+    return x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)

@@ -1,0 +1,12 @@
+"""Scores, and what their exponentials do."""
+
+from attnmath.page.scenes.cast import Cast, drawn, three
+
+PROVED = Cast(
+    name="proved",
+    sizes={"n": 4, "m": 5},
+    letters=drawn("A, E, r, u, c, t"),
+    settings=three(1, n=5, m=3),
+)
+
+CASTS = (PROVED,)

@@ -1,0 +1,1 @@
+CASTS = ("head",)

@@ -1,0 +1,174 @@
+"""A function that is no attention of the list, and what is planted in its gradients; an examination that fails."""
+
+import math
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from attnmath import examine
+from attnmath._examine.diagnosis import examination
+from attnmath._examine.diagnosis.own_output import derivatives
+from attnmath.testing import assert_attention_gradients
+
+
+def capped(q, k, v):
+    return torch.softmax(5 * torch.tanh(q @ k.mT * q.shape[-1] ** -0.5 / 5), -1) @ v
+
+
+class WithoutDerivative(torch.autograd.Function):
+    """The cap's derivative is forgotten on the way back."""
+
+    @staticmethod
+    def forward(ctx, q, k, v):
+        ctx.save_for_backward(q, k, v)
+        return capped(q, k, v)
+
+    @staticmethod
+    def backward(ctx, do):
+        q, k, v = ctx.saved_tensors
+        gamma, s = q.shape[-1] ** -0.5, q @ k.mT * q.shape[-1] ** -0.5
+        p, dp = torch.softmax(5 * torch.tanh(s / 5), -1), do @ v.mT
+        ds = gamma * p * (dp - (p * dp).sum(-1, keepdim=True))
+        return ds @ k, ds.mT @ q, p.mT @ do
+
+
+def test_its_gradients_are_those_of_its_own_output():
+    report = examine(capped, seed=1, smallest=False)
+    assert report.unlisted and not report.right and not report.wrong and report.status == 3
+    assert report.sentence == "not an attention of the list; its gradients are those of its own output"
+
+
+def test_a_gradient_that_is_not_is_found():
+    report = examine(lambda q, k, v: WithoutDerivative.apply(q, k, v), seed=1, smallest=False)
+    assert report.wrong and "dQ differs by" in report.sentence
+
+
+def test_a_test_says_that_it_means_another_function():
+    assert_attention_gradients(capped, unlisted=True, seed=1, smallest=False)
+    with pytest.raises(AssertionError, match="not an attention of the list"):
+        assert_attention_gradients(capped, seed=1, smallest=False)
+    with pytest.raises(AssertionError, match="wrong"):
+        assert_attention_gradients(WithoutDerivative.apply, unlisted=True, seed=1, smallest=False)
+
+
+def test_plain_attention_with_a_mistake_in_an_option_is_wrong():
+    def half_hidden(q, k, v, mask=None):
+        a = q @ k.mT * q.shape[-1] ** -0.5
+        return torch.softmax(a if mask is None else torch.where(mask, a, a / 2 - 3), -1) @ v
+
+    assert examine(half_hidden, options={"mask"}, seed=1, smallest=False).wrong
+
+
+def test_an_examination_that_fails_says_so():
+    with patch.object(examination, "cases", side_effect=ZeroDivisionError("planted")):
+        report = examine(capped, seed=1)
+    assert report.verdict == "not judged"
+    assert "the examination itself failed: ZeroDivisionError: planted (" in report.sentence
+
+
+def judged(fn, **more):
+    return examine(fn, seed=1, smallest=False, **more)
+
+
+def laplace(q, k, v, k_of_gradients=lambda k: k):
+    """Minus the distance of each query and key, which has a kink wherever two of their entries meet."""
+    gap = (q.unsqueeze(-2) - k_of_gradients(k).unsqueeze(-3)).abs().sum(-1)
+    return torch.softmax(-gap / q.shape[-1], -1) @ v
+
+
+def test_kinks_hide_neither_what_is_right_nor_what_is_wrong():
+    assert judged(laplace).unlisted
+    half = judged(lambda q, k, v: laplace(q, k, v, lambda k: (k + k.detach()) / 2))
+    assert half.wrong and "dK differs by" in half.sentence
+
+
+def test_differences_that_roundings_hide_say_nothing():
+    """What short steps do not change has no derivative of 0 for that; what no step changes has."""
+    def rounded(h):
+        return 0.0 if h < 2.0**-10 else 6 * h
+
+    assert all(abs(slope) > 1 for slope, _ in derivatives(rounded, 1.0))
+    assert any(unsure < 1e-9 for _, unsure in derivatives(rounded, 1.0))
+    assert {*derivatives(lambda h: 0.0, 1.0)} == {(0.0, 0.0)}
+
+
+class ByPowersOfTwo(torch.autograd.Function):
+    """The scale holds log2(e), and ln 2 comes back, or does not."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, back):
+        ctx.save_for_backward(q, k, v)
+        ctx.back, ctx.scale = back, q.shape[-1] ** -0.5 * math.log2(math.e)
+        s = q * ctx.scale @ k.mT
+        p = torch.exp2(s - s.amax(-1, keepdim=True))
+        ctx.p = p / p.sum(-1, keepdim=True)
+        return ctx.p @ v
+
+    @staticmethod
+    def backward(ctx, do):
+        q, k, v = ctx.saved_tensors
+        dp = do @ v.mT
+        ds = ctx.back * ctx.p * (dp - (ctx.p * dp).sum(-1, keepdim=True))
+        return ds @ k * ctx.scale, ds.mT @ q * ctx.scale, ctx.p.mT @ do, None
+
+
+def test_a_scale_in_two_factors_may_round():
+    assert judged(lambda q, k, v: ByPowersOfTwo.apply(q, k, v, math.log(2))).right
+    for back in (1.0, 0.6931, -math.log(2)):
+        assert judged(lambda q, k, v, c=back: ByPowersOfTwo.apply(q, k, v, c)).wrong
+
+
+def test_a_mask_that_is_added_is_0_or_minus_infinity():
+    def added(q, k, v, mask=None):
+        s = q @ k.mT * q.shape[-1] ** -0.5
+        return torch.softmax(s if mask is None else s + mask, -1) @ v
+
+    report = judged(added, options={"mask"})
+    assert report.right and report.conventions.mask == "add"
+    assert judged(added, options={"mask"}, conventions={"mask": "keep"}).wrong
+
+
+class TimesInTheOutputAlone(torch.autograd.Function):
+    """Attention times 0.8, with the gradients of attention."""
+
+    @staticmethod
+    def forward(ctx, o):
+        return 0.8 * o
+
+    @staticmethod
+    def backward(ctx, do):
+        return do
+
+
+def test_attention_times_a_number_is_another_function():
+    def times(q, k, v):
+        return 0.8 * torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v
+
+    report = judged(times)
+    assert report.unlisted and any("it is attention times 0.8" in f.where for f in report.findings)
+    assert judged(times, conventions={"scale": "1/sqrt(d_k)"}).wrong
+    assert judged(lambda q, k, v: TimesInTheOutputAlone.apply(times(q, k, v) / 0.8)).wrong
+
+
+@pytest.mark.parametrize("where", [
+    lambda q, k: q.shape[-1] >= 128, lambda q, k: q.shape[-1] % 2, lambda q, k: q.shape[-2] == 1,
+    lambda q, k: k.shape[-2] > 32, lambda q, k: q.shape[0] == 1, lambda q, k: q.shape[1] > 4,
+])
+def test_a_gradient_that_is_wrong_for_some_sizes_alone_is_found(where):
+    """Planted by somebody who had not read how the problems are chosen."""
+
+    def half(q, k, v):
+        return capped(q, (k + k.detach()) / 2 if where(q, k) else k, v)
+
+    report = judged(half)
+    assert report.wrong and "dK differs by" in report.sentence
+
+
+def test_what_autograd_shares_is_no_mistake():
+    """The gradients of q and k are one buffer of zeros, which autograd expands from one number."""
+    def mean(q, k, v):
+        return v.mean(-2, keepdim=True).expand(*q.shape[:-1], v.shape[-1]) + 0 * (q.sum() + k.sum())
+
+    report = judged(mean)
+    assert report.unlisted, report.sentence

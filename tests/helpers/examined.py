@@ -1,0 +1,44 @@
+"""Examinations of what is planted or right, and what they say in one word; shared by tests and benchmarks."""
+
+from functools import cache
+from unittest.mock import patch
+
+from attnmath import examine
+from attnmath._examine.diagnosis import examination
+
+WORDS = "named", "not named", "named wrongly", "missed"
+
+
+@cache
+def drawn(draw, takes, dtype, seed):
+    return draw(takes, dtype, seed)
+
+
+def once(draw):
+    """Draws the same problems once for all candidates that take the same."""
+    return lambda takes, dtype, seed: drawn(draw, frozenset(takes), dtype, seed)
+
+
+ONCE = dict(exact_cases=once(examination.exact_cases), cases=once(examination.cases))
+
+
+def examined(candidate, dtype, seed=3, conventions=None, **more):
+    """A report on something planted, or on something right, without its smallest case."""
+    with patch.multiple(examination, **ONCE):
+        return examine(
+            candidate.fn, candidate.backward, options=candidate.options, layout=candidate.layout, dtype=dtype,
+            seed=seed, conventions=conventions, smallest=False, progress=False, **more,
+        )
+
+
+def names(report):
+    """What is named, in the order of the report."""
+    return list(dict.fromkeys(f.name for f in report.findings if f.kind in ("mistake", "contract")))
+
+
+def word(report, *planted):
+    """Whether what was planted is named, and nothing else is."""
+    if report.right:
+        return "missed"
+    found, right = set(names(report)), {name for p in planted for name in (p.name, *p.also)}
+    return "named wrongly" if found - right else "named" if found else "not named"
