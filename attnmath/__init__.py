@@ -5,161 +5,83 @@ and a formula on it. The book is no part of an installation: it stands in the fo
 package's source, to be read as it is or, after `make book`, in _build/html/index.html.
 """
 
-import importlib
-import typing
+import importlib as _importlib
+import typing as _typing
 
-from attnmath._exact.outcomes import NotAlgebraic
-from attnmath._formulas.attention import (
-    attention,
-    attention_jvp,
-    attention_map,
-    attention_vjp,
-)
-from attnmath._formulas.blocks import (
-    cross_entropy,
-    cross_entropy_jvp,
-    cross_entropy_vjp,
-    layer_norm,
-    layer_norm_jvp,
-    layer_norm_vjp,
-    mlp,
-    mlp_jvp,
-    mlp_vjp,
-    silu,
-    silu_jvp,
-    silu_vjp,
-)
-from attnmath._formulas.dropout import (
-    dropout_attention,
-    dropout_attention_jvp,
-    dropout_attention_vjp,
-    dropout_mask,
-)
-from attnmath._formulas.flash import (
-    flash_attention,
-    flash_attention_jvp,
-    flash_attention_vjp,
-)
-from attnmath._formulas.flash_second import flash_attention_vjp_vjp
-from attnmath._formulas.heads import (
-    Weights,
-    multihead,
-    multihead_jvp,
-    multihead_map,
-    multihead_vjp,
-)
-from attnmath._formulas.inputs import (
-    self_attention,
-    self_attention_jvp,
-    self_attention_vjp,
-)
-from attnmath._formulas.jacobians import (
-    jacobians,
-    self_attention_jacobian,
-)
-from attnmath._formulas.masks import (
-    bias,
-    bias_from_multihead,
-    causal_mask,
-    document_mask,
-    padding_mask,
-    window_mask,
-)
-from attnmath._formulas.merge import merge, merge_jvp, merge_vjp
-from attnmath._formulas.projections import linear, linear_jvp, linear_vjp
-from attnmath._formulas.second import attention_hvp, attention_vjp_vjp
-from attnmath._formulas.second_layer import multihead_hvp
-from attnmath._formulas.softmax import (
-    log_softmax,
-    log_softmax_jvp,
-    log_softmax_vjp,
-    logsumexp,
-    logsumexp_jvp,
-    logsumexp_vjp,
-    softmax,
-    softmax_jacobian,
-    softmax_jvp,
-    softmax_vjp,
-)
+from attnmath._exact.outcomes import NotAlgebraic as NotAlgebraic
+from attnmath._formulas.attention import attention as attention
+from attnmath._formulas.attention import attention_jvp as attention_jvp
+from attnmath._formulas.attention import attention_map as attention_map
+from attnmath._formulas.attention import attention_vjp as attention_vjp
+from attnmath._formulas.blocks import cross_entropy as cross_entropy
+from attnmath._formulas.blocks import cross_entropy_jvp as cross_entropy_jvp
+from attnmath._formulas.blocks import cross_entropy_vjp as cross_entropy_vjp
+from attnmath._formulas.blocks import layer_norm as layer_norm
+from attnmath._formulas.blocks import layer_norm_jvp as layer_norm_jvp
+from attnmath._formulas.blocks import layer_norm_vjp as layer_norm_vjp
+from attnmath._formulas.blocks import mlp as mlp
+from attnmath._formulas.blocks import mlp_jvp as mlp_jvp
+from attnmath._formulas.blocks import mlp_vjp as mlp_vjp
+from attnmath._formulas.blocks import silu as silu
+from attnmath._formulas.blocks import silu_jvp as silu_jvp
+from attnmath._formulas.blocks import silu_vjp as silu_vjp
+from attnmath._formulas.dropout import dropout_attention as dropout_attention
+from attnmath._formulas.dropout import dropout_attention_jvp as dropout_attention_jvp
+from attnmath._formulas.dropout import dropout_attention_vjp as dropout_attention_vjp
+from attnmath._formulas.dropout import dropout_mask as dropout_mask
+from attnmath._formulas.flash import flash_attention as flash_attention
+from attnmath._formulas.flash import flash_attention_jvp as flash_attention_jvp
+from attnmath._formulas.flash import flash_attention_vjp as flash_attention_vjp
+from attnmath._formulas.flash import flash_attention_vjp_vjp as flash_attention_vjp_vjp
+from attnmath._formulas.heads import Weights as Weights
+from attnmath._formulas.heads import multihead as multihead
+from attnmath._formulas.heads import multihead_jvp as multihead_jvp
+from attnmath._formulas.heads import multihead_map as multihead_map
+from attnmath._formulas.heads import multihead_vjp as multihead_vjp
+from attnmath._formulas.inputs import self_attention as self_attention
+from attnmath._formulas.inputs import self_attention_jvp as self_attention_jvp
+from attnmath._formulas.inputs import self_attention_vjp as self_attention_vjp
+from attnmath._formulas.jacobians import jacobians as jacobians
+from attnmath._formulas.jacobians import self_attention_jacobian as self_attention_jacobian
+from attnmath._formulas.masks import bias as bias
+from attnmath._formulas.masks import bias_from_multihead as bias_from_multihead
+from attnmath._formulas.masks import causal_mask as causal_mask
+from attnmath._formulas.masks import document_mask as document_mask
+from attnmath._formulas.masks import padding_mask as padding_mask
+from attnmath._formulas.masks import window_mask as window_mask
+from attnmath._formulas.merge import merge as merge
+from attnmath._formulas.merge import merge_jvp as merge_jvp
+from attnmath._formulas.merge import merge_vjp as merge_vjp
+from attnmath._formulas.projections import linear as linear
+from attnmath._formulas.projections import linear_jvp as linear_jvp
+from attnmath._formulas.projections import linear_vjp as linear_vjp
+from attnmath._formulas.second import attention_hvp as attention_hvp
+from attnmath._formulas.second import attention_vjp_vjp as attention_vjp_vjp
+from attnmath._formulas.second import multihead_hvp as multihead_hvp
+from attnmath._formulas.softmax import log_softmax as log_softmax
+from attnmath._formulas.softmax import log_softmax_jvp as log_softmax_jvp
+from attnmath._formulas.softmax import log_softmax_vjp as log_softmax_vjp
+from attnmath._formulas.softmax import logsumexp as logsumexp
+from attnmath._formulas.softmax import logsumexp_jvp as logsumexp_jvp
+from attnmath._formulas.softmax import logsumexp_vjp as logsumexp_vjp
+from attnmath._formulas.softmax import softmax as softmax
+from attnmath._formulas.softmax import softmax_jacobian as softmax_jacobian
+from attnmath._formulas.softmax import softmax_jvp as softmax_jvp
+from attnmath._formulas.softmax import softmax_vjp as softmax_vjp
 
-if typing.TYPE_CHECKING:
-    from attnmath import adapters, rounding, testing, torch  # noqa: F401
-    from attnmath._check.check import check_jvp, check_vjp
-    from attnmath._exact.prove import prove
-    from attnmath._examine.examine import examine
-    from attnmath._examine.layer.examine_layer import examine_layer
-    from attnmath._words.complex_step import complex_step
+if _typing.TYPE_CHECKING:
+    from attnmath import adapters as adapters
+    from attnmath import rounding as rounding
+    from attnmath import testing as testing
+    from attnmath import torch as torch
+    from attnmath._check.check import check_jvp as check_jvp
+    from attnmath._check.check import check_vjp as check_vjp
+    from attnmath._exact.prove import prove as prove
+    from attnmath._examine.examine import examine as examine
+    from attnmath._examine.layer.examine_layer import examine_layer as examine_layer
+    from attnmath._words.complex_step import complex_step as complex_step
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "NotAlgebraic",
-    "Weights",
-    "attention",
-    "attention_hvp",
-    "attention_jvp",
-    "attention_map",
-    "attention_vjp",
-    "attention_vjp_vjp",
-    "bias",
-    "bias_from_multihead",
-    "causal_mask",
-    "check_jvp",
-    "check_vjp",
-    "complex_step",
-    "cross_entropy",
-    "cross_entropy_jvp",
-    "cross_entropy_vjp",
-    "document_mask",
-    "dropout_attention",
-    "dropout_attention_jvp",
-    "dropout_attention_vjp",
-    "dropout_mask",
-    "examine",
-    "examine_layer",
-    "flash_attention",
-    "flash_attention_jvp",
-    "flash_attention_vjp",
-    "flash_attention_vjp_vjp",
-    "jacobians",
-    "layer_norm",
-    "layer_norm_jvp",
-    "layer_norm_vjp",
-    "linear",
-    "linear_jvp",
-    "linear_vjp",
-    "log_softmax",
-    "log_softmax_jvp",
-    "log_softmax_vjp",
-    "logsumexp",
-    "logsumexp_jvp",
-    "logsumexp_vjp",
-    "merge",
-    "merge_jvp",
-    "merge_vjp",
-    "mlp",
-    "mlp_jvp",
-    "mlp_vjp",
-    "multihead",
-    "multihead_hvp",
-    "multihead_jvp",
-    "multihead_map",
-    "multihead_vjp",
-    "padding_mask",
-    "prove",
-    "self_attention",
-    "self_attention_jacobian",
-    "self_attention_jvp",
-    "self_attention_vjp",
-    "silu",
-    "silu_jvp",
-    "silu_vjp",
-    "softmax",
-    "softmax_jacobian",
-    "softmax_jvp",
-    "softmax_vjp",
-    "window_mask",
-]
 
 _LATE = {  # imported when they are asked for, since that takes a while
     "check_jvp": "_check.check",
@@ -171,19 +93,19 @@ _LATE = {  # imported when they are asked for, since that takes a while
 }
 _MODULES = "adapters", "rounding", "testing", "torch"  # the same
 
-if not typing.TYPE_CHECKING:  # a checker knows each name
+if not _typing.TYPE_CHECKING:  # a checker reads what is imported above
+    __all__ = sorted([*_LATE, *(name for name in globals() if not name.startswith("_"))])
 
     def __getattr__(name):
-        here = importlib.import_module(__name__)
+        here = _importlib.import_module(__name__)
         if name not in _LATE and name not in _MODULES:
             raise AttributeError(f"module 'attnmath' has no attribute {name!r}", name=name, obj=here)
         try:
-            module = importlib.import_module(f"attnmath.{_LATE.get(name, name)}")
+            module = _importlib.import_module(f"attnmath.{_LATE.get(name, name)}")
         except ModuleNotFoundError as error:  # so that hasattr and help go on
             raise AttributeError(str(error)) from error
         found = globals()[name] = getattr(module, name) if name in _LATE else module
         return found
 
-
-def __dir__() -> list[str]:
-    return sorted([*__all__, *_MODULES, "__version__"])
+    def __dir__():
+        return sorted([*__all__, *_MODULES, "__version__"])

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-import attnmath._formulas.flash as first
-import attnmath._formulas.flash_second as second
+import attnmath._formulas.flash as flash
 from attnmath import (
     attention,
     attention_vjp,
@@ -128,8 +127,8 @@ def test_any_reference_gives_the_same(monkeypatch, off):
         dots = np.ones((7, 3)), *[None] * 4
         return (*flash_attention(*x, with_L=True, **rest), *flash_attention_vjp(dO, *x, dL=dL, **rest),
                 *flash_attention_jvp(*dots, *x, with_L=True, **rest), *flash_attention_vjp_vjp(*dots, dO, *x, **rest))
-    before, largest = all_of_it(), first.peak
-    monkeypatch.setattr(first, "peak", lambda A: largest(A) + off * np.arange(len(A))[:, None])
+    before, largest = all_of_it(), flash.peak
+    monkeypatch.setattr(flash, "peak", lambda A: largest(A) + off * np.arange(len(A))[:, None])
     assert all(np.allclose(a, b, rtol=1e-12, atol=1e-13) for a, b in zip(before, all_of_it()))
 
 
@@ -271,9 +270,7 @@ def test_pytorchs_kernel_for_processors_forgets():
 
 # ---- mistakes ------------------------------------------------------------------------------------
 
-RIGHT = {name: getattr(module, name) for module, name in (
-    (first, "united"), (first, "_sums"), (first, "_vjp"), (first, "added"), (second, "_vjp_dot"),
-)}
+RIGHT = {name: getattr(flash, name) for name in ("united", "_sums", "_vjp", "added", "_vjp_dot")}
 
 
 def no_rescale(x, y):
@@ -309,7 +306,7 @@ def padded_with_scores_of_0(Q, K, V, B, gamma, R, size=3):
 
 def rescaled_backward(Q, dO, c, s, D, K, V, B, gamma, R):
     """Each tile's part is multiplied as the sums of the way forward are."""
-    own = first.peak(gamma * Q @ K.T + B)
+    own = flash.peak(gamma * Q @ K.T + B)
     dQ, *rest = RIGHT["_vjp"](Q, dO, c, s, D, K, V, B, gamma, R)
     return np.exp(np.where(np.isinf(own), 0, own - c)) * dQ, *rest
 
@@ -365,14 +362,14 @@ def dropout_attention_of_tiles(Q, K, V, B, gamma, *, R, tile):
 
 
 MISTAKES = [
-    (first, "united", no_rescale, value), (first, "united", old_sums_not_rescaled, value),
-    (first, "united", weights_not_rescaled, value), (first, "united", stale_maximum, value),
-    (first, "_sums", padded_with_scores_of_0, value),
-    (first, "united", tangents_not_rescaled, forward_mode),
-    (first, "_vjp", rescaled_backward, backward), (first, "_vjp", statistic_of_the_tile, backward),
-    (first, "_vjp", mean_of_the_tile, backward), (first, "added", last_tile_wins, backward),
-    (second, "_vjp_dot", without("mu"), double_backward), (second, "_vjp_dot", without("D"), double_backward),
-    (second, "_vjp_dot", without("D_dot"), double_backward), (second, "added", last_tile_wins, double_backward),
+    ("united", no_rescale, value), ("united", old_sums_not_rescaled, value),
+    ("united", weights_not_rescaled, value), ("united", stale_maximum, value),
+    ("_sums", padded_with_scores_of_0, value),
+    ("united", tangents_not_rescaled, forward_mode),
+    ("_vjp", rescaled_backward, backward), ("_vjp", statistic_of_the_tile, backward),
+    ("_vjp", mean_of_the_tile, backward), ("added", last_tile_wins, backward),
+    ("_vjp_dot", without("mu"), double_backward), ("_vjp_dot", without("D"), double_backward),
+    ("_vjp_dot", without("D_dot"), double_backward), ("added", last_tile_wins, double_backward),
 ]
 
 
@@ -383,11 +380,11 @@ def small():
     return (*x, 0.7), np.where(rng.random((5, 7)) < 0.3, 0, 1.5)
 
 
-@pytest.mark.parametrize(("module", "name", "mistake", "judge"), MISTAKES)
-def test_mistakes_of_tiles_are_caught(monkeypatch, module, name, mistake, judge):
+@pytest.mark.parametrize(("name", "mistake", "judge"), MISTAKES)
+def test_mistakes_of_tiles_are_caught(monkeypatch, name, mistake, judge):
     x, R = small()
     judge(x, R, (2, 3))
-    monkeypatch.setattr(module, name, mistake)
+    monkeypatch.setattr(flash, name, mistake)
     with pytest.raises(AssertionError):
         judge(x, R, (2, 3))
 
@@ -396,7 +393,7 @@ def test_mistakes_of_tiles_are_caught(monkeypatch, module, name, mistake, judge)
 def test_one_tile_hides_them(monkeypatch, mistake):
     """So a test whose problem fits into a tile does not test tiles."""
     x, R = small()
-    monkeypatch.setattr(first, "united" if mistake is no_rescale else "_vjp", mistake)
+    monkeypatch.setattr(flash, "united" if mistake is no_rescale else "_vjp", mistake)
     value(x, R, 64)
     backward(x, R, 64)
 

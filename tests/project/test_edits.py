@@ -49,9 +49,6 @@ def test_purity():
     assert np.allclose(attnmath.purity(A), [1 / 4, 1 / 16 + 9 / 16])
     assert not np.allclose(attnmath.softmax(A).sum(-1), [1 / 4, 1 / 16 + 9 / 16]), "the squares are forgotten"
 '''
-NAMED = [("from attnmath._formulas.softmax import (", "from attnmath._formulas.MODULE import purity\nfrom attnmath._formulas.softmax import ("),
-         ('    "self_attention",\n', '    "purity",\n    "self_attention",\n')]
-
 CAST = '''"""The weights of softmax, once more."""
 
 CASTS = ("softmax",)
@@ -102,9 +99,9 @@ def before(place, *new):
 
 
 def named(module):
-    """The public name: what is imported, and that it is public."""
-    line = f"from attnmath._formulas.{module} import purity\n"
-    return lambda text: before("from attnmath._formulas.softmax", line)(before('    "self_attention",', '    "purity",\n')(text))
+    """The public name: what is imported is public."""
+    line = f"from attnmath._formulas.{module} import purity as purity\n"
+    return before("from attnmath._formulas.softmax", line)
 
 
 FORMULA = {
@@ -112,7 +109,7 @@ FORMULA = {
         text.replace("from attnmath import (", "from attnmath import (\n    purity,", 1))),
     "attnmath/_formulas/softmax.py": lambda text: text + FUNCTION.replace("STEM", "softmax"),
     "tests/formulas/test_softmax.py": lambda text: "import plain\n" + text + TEST,
-    "attnmath/__init__.py": lambda text: named("softmax")(text),
+    "attnmath/__init__.py": named("softmax"),
 }
 CHAPTER = {
     "chapters/purity.md": lambda _: PAGE,
@@ -121,7 +118,7 @@ CHAPTER = {
     "tests/formulas/test_purity.py": lambda _: TESTED + TEST,
     "_toc.yml": lambda text: text.replace("      - file: chapters/other_texts.ipynb\n",
                                           "      - file: chapters/other_texts.ipynb\n      - file: chapters/purity.ipynb\n"),
-    "attnmath/__init__.py": lambda text: named("purity")(text),
+    "attnmath/__init__.py": named("purity"),
 }
 EDITS = {"softmax": FORMULA, "purity": CHAPTER}
 both = pytest.mark.parametrize("stem", EDITS)
