@@ -50,7 +50,7 @@ def _check_numbers(dropout_p: Any, is_causal: Any, scale: Any, enable_gqa: Any) 
             continue
         if isinstance(x, Tensor) and name == "scale":
             _refuse(TypeError, "scale is a Tensor", "a number; multiply query by a tensor instead")
-        if not isinstance(x, Real):
+        if not isinstance(x, Real | torch.SymFloat):  # a number that is not known while operations are recorded
             _refuse(TypeError, f"{name} is a {type(x).__name__}", "a number")
     if not 0 <= dropout_p <= 1:
         _refuse(ValueError, f"dropout_p is {dropout_p}", "a number in [0, 1]")
@@ -165,6 +165,13 @@ def scaled_dot_product_attention(
 
     Derived in chapters/second.md, eq:attention_hvp.
     """
+    return _as_one_operation(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def _as_one_operation(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
+    scale: float | None, enable_gqa: bool,
+) -> Tensor:
     query, key, value, attn_mask = _cast(query, key, value, attn_mask)
     check_call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     scale = float(query.shape[-1]) ** -0.5 if scale is None else float(scale)
@@ -181,6 +188,7 @@ def scaled_dot_product_attention(
 
 
 torch.compiler.allow_in_graph(scaled_dot_product_attention)
+torch.compiler.allow_in_graph(_as_one_operation)  # where the function itself is compiled, its line is recorded
 
 
 def _cast(*tensors: Any) -> Sequence:

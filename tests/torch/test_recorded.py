@@ -28,6 +28,7 @@ CASES = {
     "a mask, and the kernel": (lambda q, k, v, m: attention(q, k, k, m.detach(), enable_gqa=True), SHARED),
     "a boolean mask": (lambda q, k, v, m: attention(q, k, v, m > -0.5, enable_gqa=True), SHARED),
     "causal": (lambda q, k, v, m: attention(q, k, v, is_causal=True, scale=0.3, enable_gqa=True), SHARED),
+    "the function itself": (attention, ((2, 4, 5, 8), (2, 4, 6, 8), (2, 4, 6, 3), (2, 1, 5, 6))),
     "two axes": (lambda q, k, v, m: attention(q[0, 0], k[0, 0], v[0, 0]), SHARED),
 }
 cases = pytest.mark.parametrize("case", CASES)
@@ -52,12 +53,13 @@ def test_compiled_whole_it_has_its_value_and_its_gradients(case):
     assert same(with_gradients(compiled, numbers(*shapes)), with_gradients(f, numbers(*shapes)))
 
 
-def test_compiled_whole_for_other_sizes():
-    f, _ = CASES["a mask"]
+@pytest.mark.parametrize("case", ["a mask", "the function itself"])
+def test_compiled_whole_for_other_sizes(case):
+    f, _ = CASES[case]
     torch._dynamo.reset()
     compiled = torch.compile(f, backend="aot_eager", fullgraph=True, dynamic=True)
     for n in (5, 7, 9):
-        x = numbers((2, 4, n, 8), (2, 2, n + 1, 8), (2, 2, n + 1, 3), (2, 1, n, n + 1))
+        x = numbers((2, 4, n, 8), (2, 4, n + 1, 8), (2, 4, n + 1, 3), (2, 1, n, n + 1))
         assert same(with_gradients(compiled, x), with_gradients(f, x))
 
 
