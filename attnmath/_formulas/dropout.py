@@ -19,7 +19,6 @@ from attnmath._given.letters import (
     Queries,
     Scale,
     Values,
-    draws,
     rate,
 )
 from attnmath._words.arrays import reached
@@ -27,7 +26,7 @@ from attnmath._words.arrays import reached
 
 @checked
 def dropout_mask(
-    U: Annotated[Kind, "...", draws],
+    U: Annotated[Kind, "...", rate],
     rho: Annotated[AnyArray | float, "()", rate],
 ) -> Annotated[Kind, "..."]:
     """The factors of the weights: 0 at the rate rho, 1 / (1 - rho) for the others.

@@ -14,6 +14,7 @@ from attnmath._given.masks import (
     Like,
     Masks,
     PairsMask,
+    forbidden,
     hidden_and_added,
     of_pairs,
     over_scores,
@@ -118,7 +119,7 @@ def bias(
 
     Derived in chapters/masks.md, eq:bias.
     """
-    given = [*(("mask", ~x) for x in mask), ("added", added)]
+    given = [*forbidden(mask), ("added", added)]
     hidden, B = hidden_and_added("bias", given, like)
     return forbid(B, *hidden)
 

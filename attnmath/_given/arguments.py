@@ -166,6 +166,13 @@ class Argument:
         """Itself, or its fields."""
         return self.fields or [self]
 
+    @property
+    def words(self) -> str:
+        """What it is given: its shape, after "() to" where it may be a number or more; or the name of its class."""
+        if self.shape is None:
+            return inspect.formatannotation(self.kind if self.fields else self.base).rpartition(".")[2]
+        return "() to " * (self.number is not None and self.shape.spreads) + str(self.shape)
+
 
 def arguments(function: Callable) -> list[Argument]:
     """All arguments of a function; a TypeError if one has no shape and needs one."""
@@ -193,18 +200,35 @@ def given_shapes(function: Callable) -> dict[str, Shape | str]:
 
 def returned_shapes(function: Callable) -> dict[str, Shape | str]:
     """The shape of each result by its name; that of one alone has none."""
-    hint = get_type_hints(function, include_extras=True)["return"]
-    whole = Argument("", hint)
-    several = [whole] if whole.shape or whole.fields else [Argument("", x) for x in get_args(hint)]
-    found = [x for one in several for x in one.letters()]
+    found = [x for one in _results(function) for x in one.letters()]
     return {x.name.removeprefix("."): _named_or_shape(x) for x in reversed(found) if _named_or_shape(x)}
 
 
 def line_of_shapes(function: Callable) -> str:
-    """What goes in: Q (..., n, d_k), …; "() to" before what may be a number or more."""
-    spread = {x.name for x in arguments(function) if x.number and x.shape and x.shape.spreads}
-    given = given_shapes(function).items()
-    return ", ".join(f"{name} {'() to ' * (name in spread)}{shape}" for name, shape in given)
+    """What goes in: Q (..., n, d_k), …"""
+    return ", ".join(f"{x.name} {x.words}" for x in arguments(function) if _named_or_shape(x))
+
+
+class Words(str):
+    """A text that shows without its quotation marks."""
+
+    __repr__ = str.__str__
+
+
+def readable_signature(function: Callable, given: list[Argument]) -> inspect.Signature:
+    """The signature of a function with shapes in the place of annotations, as help shows it."""
+    signature = inspect.signature(function)
+    pairs = zip(signature.parameters.values(), given)
+    new = [p.replace(annotation=Words(f"{x.words}{' | None' * x.optional}")) for p, x in pairs]
+    result = " or ".join(x.words for x in _results(function))
+    return signature.replace(parameters=new, return_annotation=Words(result))
+
+
+def _results(function: Callable) -> list[Argument]:
+    """What a function returns: one, or one of several."""
+    hint = get_type_hints(function, include_extras=True)["return"]
+    whole = Argument("", hint)
+    return [whole] if whole.shape or whole.fields else [Argument("", x) for x in get_args(hint)]
 
 
 def _named_or_shape(x: Argument) -> Shape | str:

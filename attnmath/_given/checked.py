@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from array_api_compat import is_torch_array
 
-from attnmath._given.arguments import Argument, KnownSizes, Shape, arguments
+from attnmath._given.arguments import Argument, KnownSizes, Shape, arguments, readable_signature
 from attnmath._given.kinds import alike
 from attnmath._given.letters import compiles, fails
 from attnmath._words.arrays import default_scale, is_number, namespace, shape
@@ -21,13 +21,17 @@ Seen = list[tuple[Argument, tuple]]  # letters with the shapes that their arrays
 def misused(function: Callable, args: tuple, named: dict[str, Any]) -> str:
     """About a call that has too few arguments, or too many."""
     parameters = inspect.signature(function).parameters.values()
-    needed = [p.name for p in parameters if p.default is p.empty]
+    called = {p: f"{p.name}{'=' * (p.kind is p.KEYWORD_ONLY)}" for p in parameters}
+    needed = [name for p, name in called.items() if p.default is p.empty]
+    more = [name for p, name in called.items() if p.default is not p.empty]
     dots = [name for name in needed if name.endswith("_dot")]
     needs = f"a tangent for each argument, None where nothing moves, {', '.join(dots)}, and then " * bool(dots)
+    needs += _all([name for name in needed if name not in dots])
+    takes = f", and takes {_all(more)}" * bool(more)
     try:
         inspect.signature(function).bind(*args, **named)
     except TypeError as error:
-        return f"{error}; it needs {needs}{_all([name for name in needed if name not in dots])}"
+        return f"{error}; it needs {needs}{takes}"
     return ""
 
 
@@ -44,7 +48,8 @@ def misshapen(letter: Argument, own: tuple, seen: Seen) -> str:
         known.takes(other, its)
     axes, has = shape.options[0], f"{letter.name} has shape {own}; "
     if shape.spreads:
-        return f"{has}it needs one that broadcasts to {axes.need(known)}, the shape of A"
+        of = "A" if any(other.name == "A" for other, _ in seen) else "the scores"
+        return f"{has}it needs one that broadcasts to {axes.need(known)}, the shape of {of}"
     if letter.exact:
         of = f", the shape of {letter.belongs}" if letter.belongs else _to_match(shape, seen)
         return f"{has}it needs {axes.need(known)}{of}"
@@ -216,6 +221,7 @@ def checked(formula: Formula) -> Formula:
             finally:
                 CALL.inside = False
 
+    public.__signature__ = readable_signature(formula, check.arguments)  # type: ignore[attr-defined]
     return public  # type: ignore[return-value]
 
 

@@ -46,7 +46,7 @@ def ready(function: str, letter: Argument, x: Any, first: str) -> Any:
         x = x.item() if number else np.asarray(x)
     if number and type(x) in PYTHON_NUMBERS and (number is complex or type(x) is not complex):
         if not abs(x) < math.inf:
-            fails = [c for c in letter.conditions if c is not all_finite and not c.holds(x)]
+            fails = [c for c in letter.conditions if c is not all_finite and not c.holds(x.real)]
             says = fails[0].refusal(name, x) if fails else f"{name} is {x}; it needs to be a finite number"
             raise ValueError(f"{function}: {says}")
         return x

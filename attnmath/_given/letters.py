@@ -17,10 +17,17 @@ class ValueCondition(NamedTuple):
     holds: Callable[[Any], Any]
     says: str
 
+    def __repr__(self) -> str:
+        return self.says.rpartition("need")[2].removeprefix("s").removeprefix(" to").strip()
+
     def refusal(self, name: str, x: Any) -> str:
         """The sentence, about an array or a number."""
-        value = float(x) if shape(x) == () else None
-        return self.says.format(name=name, value=value, of=f"{name} of shape {shape(x)}")
+        of = f"{name} of shape {shape(x)}"
+        if "{it}" not in self.says:
+            return self.says.format(name=name, of=of)
+        x = x.real if is_number(x) else real(x)
+        it = f"{name} is {float(x):.6g}" if shape(x) == () else f"{of} holds {float(x[~self.holds(x)][0]):.6g}"
+        return self.says.format(it=it)
 
 
 class Option(NamedTuple):
@@ -28,6 +35,9 @@ class Option(NamedTuple):
 
     ready: Callable[[str, str, Any], Any]
     shaped: bool = False  # an array all the same, whose shape is looked at
+
+    def __repr__(self) -> str:
+        return self.ready.__name__
 
 
 def _is_finite(x: Any) -> Any:
@@ -92,19 +102,19 @@ factors = ValueCondition(
     lambda R: (R >= 0) & (R < math.inf),
     "{of} holds NaN, +inf or a number below 0; its entries need to be 0 or 1 / (1 - rho)",
 )
-not_zero = ValueCondition(lambda tau: tau != 0, "{name} is 0; it needs another value, to divide A by")
+temperature = ValueCondition(
+    lambda tau: tau > 0, "{it}; it needs to be above 0, as a temperature is (rows lie along the last axis)"
+)
 positive = ValueCondition(
     lambda x: (x > 0) & (x < math.inf),
-    "{name} is {value}; it needs to be positive and finite, since a row of equal entries is"
-    " divided by its root",
+    "{it}; it needs to be positive and finite, since a row of equal entries is divided by its square root",
 )
-rate = ValueCondition(lambda rho: (rho >= 0) & (rho < 1), "{name} is outside of [0, 1); it needs to be inside")
-draws = ValueCondition(rate.holds, "{name} holds a number that is outside of [0, 1); it needs to be inside")
+rate = ValueCondition(lambda rho: (rho >= 0) & (rho < 1), "{it}; it needs to be in [0, 1)")
 
 
 def fails(x: Any, condition: ValueCondition) -> bool:
     """Whether an entry of x, or a number, is seen to break the condition."""
-    return not condition.holds(x) if is_number(x) else seen(x, lambda x: ~condition.holds(x))
+    return not condition.holds(x.real) if is_number(x) else seen(x, lambda x: ~condition.holds(x))
 
 
 def seen(x: Any, question: Callable[[Any], Any]) -> bool:
@@ -148,7 +158,7 @@ AnyScalar = complex | AnyNumber
 
 Rows = Annotated[Kind, "... m"]
 PerRow = Annotated[Kind, "..."]
-Temperature = Annotated[AnyScalar, "to ... m", not_zero]
+Temperature = Annotated[AnyScalar, "to ... m", temperature]
 TemperatureGradient = Annotated[Kind, "to ... m"]
 
 Queries = Annotated[Kind, "... n d_k", "d_k > 0"]

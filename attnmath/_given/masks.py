@@ -101,6 +101,11 @@ def of_pairs(documents: Any, documents_of_keys: Any) -> tuple:
     return documents[..., :, None], keys[..., None, :]
 
 
+def forbidden(masks: tuple) -> list[tuple[str, Any]]:
+    """Where each mask forbids, with the name of the mask."""
+    return [(f"mask[{k}]" if len(masks) > 1 else "mask", ~mask) for k, mask in enumerate(masks)]
+
+
 def hidden_and_added(function: str, given: list[tuple[str, Any]], like: Any) -> tuple[list, Any]:
     """What is hidden, and the sum of what is added to the scores: the numbers among what is there."""
     given = [(name, x) for name, x in given if x is not None]

@@ -316,14 +316,14 @@ REFUSED = [
      lambda: layer_norm_vjp(dY[0], X, alpha, beta)),
     (ValueError, "layer_norm_jvp: alpha_dot has shape (4,); it needs (5,), the shape of alpha",
      lambda: layer_norm_jvp(None, alpha[:4], None, X, alpha, beta)),
-    (ValueError, "layer_norm: epsilon is 0.0; it needs to be positive and finite, since a row of equal entries is"
-     " divided by its root", lambda: layer_norm(X, alpha, beta, epsilon=0)),
+    (ValueError, "layer_norm: epsilon is 0; it needs to be positive and finite, since a row of equal entries is"
+     " divided by its square root", lambda: layer_norm(X, alpha, beta, epsilon=0)),
     (ValueError, "layer_norm: epsilon is nan; it needs to be positive and finite, since a row of equal entries is"
-     " divided by its root", lambda: layer_norm(X, alpha, beta, epsilon=float("nan"))),
-    (ValueError, "layer_norm: epsilon is -1.0; it needs to be positive and finite, since a row of equal entries is"
-     " divided by its root", lambda: layer_norm(X, alpha, beta, epsilon=np.array(-1.0))),
+     " divided by its square root", lambda: layer_norm(X, alpha, beta, epsilon=float("nan"))),
+    (ValueError, "layer_norm: epsilon is -1; it needs to be positive and finite, since a row of equal entries is"
+     " divided by its square root", lambda: layer_norm(X, alpha, beta, epsilon=np.array(-1.0))),
     (ValueError, "layer_norm: epsilon is inf; it needs to be positive and finite, since a row of equal entries is"
-     " divided by its root", lambda: layer_norm(X, alpha, beta, epsilon=np.array(INF))),
+     " divided by its square root", lambda: layer_norm(X, alpha, beta, epsilon=np.array(INF))),
     (ValueError, "layer_norm: epsilon has shape (5,); it needs to be a number",
      lambda: layer_norm(X, alpha, beta, epsilon=alpha)),
     (TypeError, "layer_norm: epsilon is a NoneType; it needs to be a real number",

@@ -248,16 +248,16 @@ REFUSED = [
      " entries need to be numbers or -inf"),
     (lambda: bias(ONES > 0, ONES[:, :2]), ValueError, "bias: added has shape (2, 2); it needs one that broadcasts"
      " against (2, 3), the shape of mask"),
-    (lambda: bias((ONES > 0, ONES.T > 0)), ValueError, "bias: mask has shape (3, 2); it needs one that broadcasts"
-     " against (2, 3), the shape of mask"),
+    (lambda: bias((ONES > 0, ONES.T > 0)), ValueError, "bias: mask[1] has shape (3, 2); it needs one that broadcasts"
+     " against (2, 3), the shape of mask[0]"),
     (lambda: bias(torch.ones(2, 3) > 0, ONES), TypeError, "bias: mask is an array of torch; it needs to be one of"
      " numpy, as the others are"),
     (lambda: bias(ONES > 0, torch.ones(3), like=ONES), TypeError, "bias: added is an array of torch; it needs to be"
      " one of numpy, as the others are"),
     (lambda: bias(ONES > 0, ONES * inf), ValueError, "bias: added of shape (2, 3) holds NaN or +inf; its entries"
      " need to be numbers or -inf"),
-    (lambda: bias((ONES > 0, ONES[:1] > 0, ONES[:, :2] > 0)), ValueError, "bias: mask has shape (2, 2); it needs"
-     " one that broadcasts against (2, 3), the shape of mask and mask"),
+    (lambda: bias((ONES > 0, ONES[:1] > 0, ONES[:, :2] > 0)), ValueError, "bias: mask[2] has shape (2, 2); it needs"
+     " one that broadcasts against (2, 3), the shape of mask[0] and mask[1]"),
     (lambda: bias_from_multihead(torch.ones(2, 3) > 0, like=ONES), TypeError, "bias_from_multihead: attn_mask is an"
      " array of torch; it needs to be one of numpy, as the others are"),
     (lambda: window_mask(2.5, 3, 1), TypeError, "window_mask: n is 2.5; it needs to be a whole number"),

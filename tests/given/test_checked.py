@@ -222,18 +222,18 @@ def test_another_thread_is_checked_meanwhile():
 
 Q, K, V = np.ones((4, 3)), np.ones((5, 3)), np.ones((5, 2))
 NEEDS = ("it needs a tangent for each argument, None where nothing moves, Q_dot, K_dot, V_dot, B_dot, gamma_dot, and"
-         " then Q, K and V")
+         " then Q, K and V, and takes B, gamma and R=")
 
 
 @pytest.mark.parametrize(("call", "sentence"), [
-    (lambda: attention(Q, K), "attention: missing a required argument: 'V'; it needs Q, K and V"),
-    (lambda: attention(V=V), "attention: missing a required argument: 'Q'; it needs Q, K and V"),
+    (lambda: attention(Q, K), "attention: missing a required argument: 'V'; it needs Q, K and V, and takes B, gamma and R="),
+    (lambda: attention(V=V), "attention: missing a required argument: 'Q'; it needs Q, K and V, and takes B, gamma and R="),
     (lambda: attention_jvp(Q, K, V, Q, K, V), f"attention_jvp: missing a required argument: 'K'; {NEEDS}"),
     (lambda: attention_jvp(Q, K, V, Q=Q, K=K, V=V), f"attention_jvp: missing a required argument: 'B_dot'; {NEEDS}"),
-    (lambda: attention(Q, K, V, None, None, None), "attention: too many positional arguments; it needs Q, K and V"),
+    (lambda: attention(Q, K, V, None, None, None), "attention: too many positional arguments; it needs Q, K and V, and takes B, gamma and R="),
     (lambda: attention(Q, K, V, mask=None),
-     "attention: got an unexpected keyword argument 'mask'; it needs Q, K and V"),
-    (lambda: attention(Q, K, V, K=K), "attention: multiple values for argument 'K'; it needs Q, K and V"),
+     "attention: got an unexpected keyword argument 'mask'; it needs Q, K and V, and takes B, gamma and R="),
+    (lambda: attention(Q, K, V, K=K), "attention: multiple values for argument 'K'; it needs Q, K and V, and takes B, gamma and R="),
 ])
 def test_a_wrong_call_gets_one_clear_sentence(call, sentence):
     with pytest.raises(TypeError) as told:
