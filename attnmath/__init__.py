@@ -70,6 +70,7 @@ from attnmath._formulas.softmax import softmax_jvp as softmax_jvp
 from attnmath._formulas.softmax import softmax_vjp as softmax_vjp
 
 if _typing.TYPE_CHECKING:
+    __all__: list[str]
     from attnmath import adapters as adapters
     from attnmath import rounding as rounding
     from attnmath import testing as testing

@@ -44,7 +44,7 @@ def jax_attention() -> dict[str, Any]:
     return dict(fn=fn, options=options, framework="jax", layout="bshd")
 
 
-def transformers_attention(forward: Callable | None = None) -> dict[str, Any]:
+def transformers_attention(forward: Callable[..., Any] | None = None) -> dict[str, Any]:
     """What models of transformers call for attention, for examine(**transformers_attention(forward)).
 
     forward(module, query, key, value, attention_mask, scaling=, dropout=) -> the arguments of examine

@@ -7,7 +7,7 @@ __all__ = ["assert_attention_gradients", "assert_layer_gradients"]
 
 
 def assert_attention_gradients(
-    fn: Callable, backward: Callable | None = None, *, unlisted: bool = False, **examine: Any
+    fn: Callable[..., Any], backward: Callable[..., Any] | None = None, *, unlisted: bool = False, **examine: Any
 ) -> None:
     """Fail with the report, unless the attention and its gradients are right.
 

@@ -1,7 +1,7 @@
 """Is a derivative right? The complex step decides; it knows no formula."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -17,14 +17,24 @@ from attnmath._check.problem import (
     takes_each,
 )
 from attnmath._exact.outcomes import Proof
-from attnmath._words.complex_step import as_vector, without_infinities
+from attnmath._words.complex_step import as_vector, check_functions, without_infinities
 from attnmath._words.named_tuples import on_leaves
 from attnmath._words.tolerance import CONDITION, ROUNDINGS, UNIT_ROUNDOFF
 
 
+@overload
 def check_vjp(
-    f_vjp: Callable,
-    f: Callable,
+    f_vjp: Callable[..., Any], f: Callable[..., Any], *x: Any, dY: Any = None, seed: int = 0,
+    exact: Literal[True], **constants: Any,
+) -> Proof: ...
+@overload
+def check_vjp(
+    f_vjp: Callable[..., Any], f: Callable[..., Any], *x: Any, dY: Any = None, seed: int = 0,
+    exact: Literal[False] = False, **constants: Any,
+) -> None: ...
+def check_vjp(
+    f_vjp: Callable[..., Any],
+    f: Callable[..., Any],
     *x: Any,
     dY: Any = None,
     seed: int = 0,
@@ -63,6 +73,7 @@ def check_vjp(
 
     Derived in chapters/checking.md.
     """
+    check_functions("check_vjp", seed, f_vjp=f_vjp, f=f)
     if exact:
         from attnmath._check.exactly import prove_vjp  # takes longer to import than all formulas
 
@@ -99,9 +110,19 @@ def _vjp_in_floats(
             raise AssertionError(off_by(name, error, got.shape, allowed))
 
 
+@overload
 def check_jvp(
-    f_jvp: Callable,
-    f: Callable,
+    f_jvp: Callable[..., Any], f: Callable[..., Any], *x: Any, x_dot: Any = None, seed: int = 0,
+    exact: Literal[True], **constants: Any,
+) -> Proof: ...
+@overload
+def check_jvp(
+    f_jvp: Callable[..., Any], f: Callable[..., Any], *x: Any, x_dot: Any = None, seed: int = 0,
+    exact: Literal[False] = False, **constants: Any,
+) -> None: ...
+def check_jvp(
+    f_jvp: Callable[..., Any],
+    f: Callable[..., Any],
     *x: Any,
     x_dot: Any = None,
     seed: int = 0,
@@ -119,6 +140,7 @@ def check_jvp(
     in x_dot stays None.
     Derived in chapters/checking.md.
     """
+    check_functions("check_jvp", seed, f_jvp=f_jvp, f=f)
     if exact:
         from attnmath._check.exactly import prove_jvp
 

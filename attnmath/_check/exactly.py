@@ -66,7 +66,7 @@ def _decided(
     along: Callable,
 ) -> Proof:
     """What is found at a point with letters, if float64 does not say otherwise."""
-    check_letters(x, constants, seed)
+    check_letters(x)
     judge = partial(_compared_at, run, f, x, constants)
     floats = partial(Checked, check, rule, f, x, constants, seed)
     found, points, signs = beside_floats(lambda: at_points(judge, seed), floats)

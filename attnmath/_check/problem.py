@@ -44,9 +44,11 @@ class FunctionAtPoint:
         self.f = on_leaves(f, *x)
         self.names, parts_of_x = all_leaves(self.arguments, x, x)
         self.x = x = tuple(parts_of_x)
-        for name, argument in zip(self.names, x):
-            if argument is not None:
-                check_argument(caller, name, argument)
+        there = [(name, argument) for name, argument in zip(self.names, x) if argument is not None]
+        for name, argument in there:
+            check_argument(caller, name, argument)
+        if not sum(np.size(numpy_of(argument)) for _, argument in there):
+            raise TypeError(f"{caller}: no argument has entries: there is nothing to check")
         self.Y = self.run("f", self.f, self.names, x)
         if not all(y is None or is_real(y) for y in flat_parts(self.Y)):
             raise TypeError(f"{caller}: f returns something else than real numbers")

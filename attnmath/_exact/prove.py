@@ -27,7 +27,7 @@ from attnmath._exact.outcomes import (
 from attnmath._exact.point import Point
 from attnmath._exact.primes import SQUARES, root
 from attnmath._exact.sides import compared_at, run_twice
-from attnmath._words.complex_step import numpy_of
+from attnmath._words.complex_step import check_functions, numpy_of
 from attnmath._words.named_tuples import is_branch
 
 MOST_POINTS = 2000  # drawn at most, until all roots are there: half of all numbers have one
@@ -37,7 +37,7 @@ UNKNOWN = "undecided: the sign of a root is not known (is it of a square, or of 
 DEPTH = 2  # exponentials inside of each other
 
 
-def prove(lhs: Callable, rhs: Callable, *x: Any, seed: int = 0, **constants: Any) -> Proof:
+def prove(lhs: Callable[..., Any], rhs: Callable[..., Any], *x: Any, seed: int = 0, **constants: Any) -> Proof:
     """Both sides are the same function of all real numbers in arrays of these shapes.
 
     lhs(*x, **constants) -> Y, rhs(*x, **constants) -> Y, of any shape, or a tuple
@@ -70,7 +70,8 @@ def prove(lhs: Callable, rhs: Callable, *x: Any, seed: int = 0, **constants: Any
         rays = [[filled_in(draw, x, constants) for draw in ray] for ray in directions(seed)]
         return Reals(lhs, rhs, [filled_in(draw, x, constants) for draw in drawings(seed)], rays)
 
-    check_letters(x, constants, seed)
+    check_functions("prove", seed, lhs=lhs, rhs=rhs)
+    check_letters(x)
     found, points, signs = beside_floats(lambda: at_points(partial(compared_at, run), seed), floats)
     floats().confirm()
     return found._replace(points=points, signs=signs)
@@ -159,19 +160,17 @@ def _refuted(outcomes: list) -> int:
     return sum(isinstance(one, AssertionError) for one in outcomes)
 
 
-def check_letters(x: tuple, constants: dict, seed: int) -> None:
+def check_letters(x: tuple) -> None:
     """A TypeError unless there are letters, each argument that has a shape has entries."""
-    if not isinstance(seed, int | np.integer):
-        raise TypeError(f"the seed is {seed!r}; it needs to be a whole number")
     shapes: list = []
 
     def draw(shape: tuple) -> Any:
         shapes.append(tuple(shape))
-        return np.ones(shape)
+        return np.ones(())
 
     for k, part in enumerate(x):
         as_letters(draw, part)
-        if any(0 in shape for shape in shapes):
+        if any(size < 1 for shape in shapes for size in shape):
             said = "it needs entries: without any there is nothing to prove"
             raise TypeError(f"argument {k} has shape {shapes[-1]}; {said}")
     if not shapes:

@@ -1,6 +1,7 @@
 """One attention head tile by tile: all its scores are never there at once."""
 
 from collections.abc import Iterator
+from typing import Literal, overload
 
 from attnmath._formulas.attention import AttentionGradients
 from attnmath._formulas.merge import FlashOutput, FlashTangents
@@ -45,6 +46,18 @@ from attnmath._words.tiles import (
 )
 
 
+@overload
+def flash_attention(
+    Q: Queries[Kind], K: Keys[Kind], V: Values[Kind],
+    B: Bias[Kind] | None = None, gamma: Scale | None = None,
+    *, R: Factors[Kind] | None = None, tile: Tile = (64, 64), with_L: Literal[True],
+) -> FlashOutput[Kind]: ...
+@overload
+def flash_attention(
+    Q: Queries[Kind], K: Keys[Kind], V: Values[Kind],
+    B: Bias[Kind] | None = None, gamma: Scale | None = None,
+    *, R: Factors[Kind] | None = None, tile: Tile = (64, 64), with_L: Literal[False] = False,
+) -> Outputs[Kind]: ...
 @checked
 def flash_attention(
     Q: Queries[Kind], K: Keys[Kind], V: Values[Kind],
@@ -91,6 +104,22 @@ def flash_attention_vjp(
     return AttentionGradients(*added(parts, tile, (Q,), (K, V), (B, gamma)))
 
 
+@overload
+def flash_attention_jvp(
+    Q_dot: Queries[Kind] | None, K_dot: Keys[Kind] | None,
+    V_dot: Values[Kind] | None, B_dot: Bias[Kind] | None, gamma_dot: Scale | None,
+    Q: Queries[Kind], K: Keys[Kind], V: Values[Kind],
+    B: Bias[Kind] | None = None, gamma: Scale | None = None,
+    *, R: Factors[Kind] | None = None, tile: Tile = (64, 64), with_L: Literal[True],
+) -> FlashTangents[Kind]: ...
+@overload
+def flash_attention_jvp(
+    Q_dot: Queries[Kind] | None, K_dot: Keys[Kind] | None,
+    V_dot: Values[Kind] | None, B_dot: Bias[Kind] | None, gamma_dot: Scale | None,
+    Q: Queries[Kind], K: Keys[Kind], V: Values[Kind],
+    B: Bias[Kind] | None = None, gamma: Scale | None = None,
+    *, R: Factors[Kind] | None = None, tile: Tile = (64, 64), with_L: Literal[False] = False,
+) -> Outputs[Kind]: ...
 @checked
 def flash_attention_jvp(
     Q_dot: Queries[Kind] | None, K_dot: Keys[Kind] | None,

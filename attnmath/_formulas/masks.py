@@ -1,9 +1,11 @@
 """Who may attend to whom: masks, True = may attend, and the bias B that they become."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, overload
+
+import numpy as np
 
 from attnmath._given.checked import checked
-from attnmath._given.letters import Size, at_least
+from attnmath._given.letters import Kind, Size, at_least
 from attnmath._given.masks import (
     Added,
     Documents,
@@ -29,7 +31,7 @@ Align = Literal["lower_right", "upper_left"]
 @checked
 def causal_mask(
     n: Size, m: Size, *, align: Align = "lower_right"
-) -> Annotated[Any, "n m"]:
+) -> Annotated[np.ndarray, "n m"]:
     """Every query may attend to the keys up to its own place.
 
     n queries, m keys -> mask (n, m), booleans of NumPy, True = may attend
@@ -52,7 +54,7 @@ def causal_mask(
 @checked
 def window_mask(
     n: Size, m: Size, w: Annotated[int, at_least(1)], *, align: Align = "lower_right"
-) -> Annotated[Any, "n m"]:
+) -> Annotated[np.ndarray, "n m"]:
     """Every query may attend to the last w keys up to its own place.
 
     n queries, m keys, w >= 1 -> mask (n, m), booleans of NumPy, True = may attend
@@ -97,9 +99,13 @@ def document_mask(
     return i == j
 
 
+@overload
+def bias(mask: Masks, added: Added | None = None, *, like: Like[Kind]) -> Annotated[Kind, "... n m"]: ...
+@overload
+def bias(mask: Masks, added: Added | None = None, *, like: None = None) -> Annotated[Any, "... n m"]: ...
 @checked
 def bias(
-    mask: Masks, added: Added | None = None, *, like: Like | None = None
+    mask: Masks, added: Added | None = None, *, like: Like[Any] | None = None
 ) -> Annotated[Any, "... n m"]:
     """The bias of a mask: 0, or what is added to the score, and -inf where it forbids.
 
@@ -127,7 +133,7 @@ def bias(
 @checked
 def bias_from_multihead(
     attn_mask: PairsMask | None = None, key_padding_mask: KeysMask | None = None,
-    *, heads: Heads | None = None, like: Like | None = None,
+    *, heads: Heads | None = None, like: Like[Any] | None = None,
 ) -> Annotated[Any, "n m or 1 m or b 1 n m or b 1 1 m or b heads n m"]:
     """The bias of the masks of torch.nn.MultiheadAttention: True = may not attend.
 

@@ -168,7 +168,7 @@ class Argument:
 
     @property
     def words(self) -> str:
-        """What it is given: its shape, after "() to" where it may be a number or more; or the name of its class."""
+        """Its shape, after "() to" where it may be a number or more; or the name of its class."""
         if self.shape is None:
             return inspect.formatannotation(self.kind if self.fields else self.base).rpartition(".")[2]
         return "() to " * (self.number is not None and self.shape.spreads) + str(self.shape)

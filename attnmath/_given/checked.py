@@ -80,7 +80,7 @@ def _to_match(shape: Shape, seen: Seen) -> str:
 
 
 def _all(names: list[str]) -> str:
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 class Check:

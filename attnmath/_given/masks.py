@@ -7,7 +7,7 @@ from array_api_compat import array_namespace, device, is_array_api_obj
 
 from attnmath._given.arguments import broadcast
 from attnmath._given.kinds import dtype, is_boolean, library, what
-from attnmath._given.letters import AnyArray, Option, at_least, below_inf, fails, seen
+from attnmath._given.letters import AnyArray, Kind, Option, at_least, below_inf, fails, seen
 from attnmath._words.arrays import number_type
 
 
@@ -72,7 +72,7 @@ Documents = Annotated[Any, "... n", Option(whole_numbers, shaped=True)]
 DocumentsOfKeys = Annotated[Any, "... m", Option(whole_numbers, shaped=True)]
 Masks = Annotated[AnyArray | tuple[AnyArray, ...], "to ... n m", Option(boolean_masks)]
 Added = Annotated[AnyArray, "to ... n m", Option(to_add)]
-Like = Annotated[AnyArray, "...", Option(like_array)]
+Like = Annotated[Kind, "...", Option(like_array)]
 PairsMask = Annotated[AnyArray, "n m or b*heads n m", Option(to_hide_or_add)]
 KeysMask = Annotated[AnyArray, "m or b m", Option(to_hide_or_add)]
 Heads = Annotated[int, at_least(1)]

@@ -19,7 +19,7 @@ from attnmath._words.tolerance import UNIT_ROUNDOFF
 COMPLEX_STEP = 1e-30  # h: h^2 is far below one rounding; h times a usual number is no underflow
 
 
-def complex_step(f: Callable, x: Array | float, x_dot: Array | float) -> Any:
+def complex_step(f: Callable[..., Any], x: Array | float, x_dot: Array | float) -> Any:
     """The derivative of f at x along x_dot, as exact as f itself.
 
     x (any shape), x_dot (the shape of x) -> the shape of f(x); a tuple for a tuple
@@ -35,6 +35,7 @@ def complex_step(f: Callable, x: Array | float, x_dot: Array | float) -> Any:
 
     Derived in chapters/checking.md.
     """
+    check_functions("complex_step", f=f)
     check_argument("complex_step", "x", x)
     check_argument("complex_step", "x_dot", x_dot)
     check_shape("complex_step", "x_dot", x_dot, np.shape(x), "x")
@@ -54,10 +55,19 @@ def derivative(y: Any) -> Any:
     return xp.imag(y) / COMPLEX_STEP if is_complex else xp.zeros_like(y)
 
 
+def check_functions(caller: str, seed: Any = 0, **functions: Any) -> None:
+    """A TypeError unless these can be called, and the seed is a whole number."""
+    for name, f in functions.items():
+        if not callable(f):
+            raise TypeError(f"{caller}: {name} is a {type(f).__name__}; it needs to be a function")
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+        raise TypeError(f"{caller}: seed is {seed!r}; it needs to be a whole number")
+
+
 def check_argument(caller: str, name: str, x: Any) -> None:
     """A TypeError unless x is a real number or an array of float64."""
     if isinstance(x, bool) or not (isinstance(x, Real) or is_array_api_obj(x)):
-        needs = "it needs to be an array or a number"
+        needs = "it needs to be an array or a real number"
         raise TypeError(f"{caller}: {name} is a {type(x).__name__}; {needs}")
     if is_array_api_obj(x) and numpy_of(x).dtype != np.float64:
         needs = "it needs float64, since the check counts roundings"

@@ -48,7 +48,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
-def weights_from(module: torch.nn.MultiheadAttention) -> Weights:
+def weights_from(module: torch.nn.MultiheadAttention) -> Weights[torch.Tensor]:
     """The weights of PyTorch's layer, as multihead takes them.
 
     module with embed_dim d, num_heads H, kdim = vdim = d_z

@@ -161,7 +161,7 @@ def test_an_error_is_a_sentence(name):
 def test_an_error_of_the_function_itself_stays_what_it_is():
     with pytest.raises(TypeError, match="unsupported operand"):
         prove(lambda x: x + None, lambda x: x, V)
-    with pytest.raises(TypeError, match="the seed is 'a'; it needs to be a whole number"):
+    with pytest.raises(TypeError, match="prove: seed is 'a'; it needs to be a whole number"):
         prove(lambda x: x, lambda x: x, V, seed="a")
 
 
