@@ -186,19 +186,6 @@ class Candidate(Called):
         """What a call returns, in the candidate's thread and under its library's settings."""
         return self.worker.call(lambda: self.arrays.inside(call), self.time_limit)
 
-    def lacks(self, case: Case) -> list[str]:
-        """The words of the options that a case needs and the candidate has not."""
-        s = case.sizes
-        needs = dict(
-            mask=case.keep is not None,
-            bias=case.bias is not None,
-            causal=case.causal,
-            scale=case.scale is not None,
-            groups=s["G"] != s["H"],
-            dropout=case.R is not None and "dropout_mask" not in self.options,
-        )
-        return [word for word, needed in needs.items() if needed and word not in self.options]
-
     def keywords(self, case: Case, means: Conventions, layout: str, seed: int = 0) -> dict[str, Any]:
         """The options of a call, by the candidate's own keywords."""
         return self.in_time(lambda: self.own_keywords(case, means, layout, seed))[0]
@@ -223,7 +210,8 @@ class Candidate(Called):
         try:
             if self.worker.hung:
                 raise Broken(self.worker.hung)
-            if lacking := self.lacks(case):
+            takes = {*self.options, *(["dropout"] if "dropout_mask" in self.options else [])}
+            if lacking := [word for word in case.needs if word not in takes]:
                 raise Broken(Fault("options", f"it has no option for {' and '.join(lacking)}"))
             self.library  # noqa: B018, found at the first call
             if self.options.get("causal") is True and not case.causal:

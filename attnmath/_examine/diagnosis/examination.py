@@ -220,7 +220,7 @@ class Examination:
         if self.told.scale is not None:
             sizes, unscaled = self.candidate.sizes or TRIED[0], replace(self.means, scale=None)
             if read := read_scale(self.candidate, unscaled, sizes, np.random.default_rng(1))[0]:
-                title = f"the scale is {read['scale']}, and {self.told.scale} is demanded"
+                title = f"the scale is {read}, and {self.told.scale} is demanded"
                 return Finding("mistake", "scale", title, cure="multiply Q K^T by the scale that is demanded")
         some, others = chosen(self.candidate, self.dtype, self.seed)
         other = reference(self.candidate, self.means, some)

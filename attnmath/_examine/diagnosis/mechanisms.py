@@ -10,7 +10,7 @@ import numpy as np
 
 from attnmath._examine.diagnosis.diagnosis import Failure, representatives, where_wrong
 from attnmath._examine.problems.bounds import bounds
-from attnmath._examine.problems.case import Case, Conventions
+from attnmath._examine.problems.case import INGREDIENTS, Case, Conventions
 from attnmath._examine.problems.steps import DROPOUT, Steps
 from attnmath._examine.report.report import Finding, TriedProblem
 from attnmath._words.arrays import T
@@ -29,7 +29,6 @@ MECHANISMS = {
     "poison": ("hidden_leaks", "what a mask hides comes through", "a hidden weight is exactly 0"),
 }
 STRIDES = ("dO_strides", "input_strides")  # what comes of these may look like a factor, or zeros
-INGREDIENTS = {"mask": "keep", "causal": "causal", "bias": "bias", "dropout": "R", "scale": "scale"}
 # Sums that are kept in the short format too are off by more than its bound, which keeps them wide.
 SUMS = 8.0
 

@@ -202,9 +202,7 @@ def _possible_choices(
     if start is not None:
         s = start.sizes
         top = {k: min(size, s["H"] // s["G"] if k == "r" else s[k]) for k, size in sizes.items()}
-        has = dict(mask=start.keep, bias=start.bias, causal=start.causal or None, scale=start.scale,
-                   dropout_mask=start.R)
-        may -= {word for word, x in has.items() if x is None}
+        may &= {*start.needs, *(["dropout_mask"] if start.has("R") else [])}
     top |= {"b": 1} if "b" not in layout else {}
     top |= {"G": 1, "r": 1} if "h" not in layout else {}
     top |= {"r": 1} if "groups" not in options else {}

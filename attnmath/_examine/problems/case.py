@@ -62,6 +62,7 @@ def scale_number(word: str) -> float:
 
 
 ABSENT: dict[str, bool | None] = dict(keep=None, causal=False, bias=None, scale=None, R=None)
+INGREDIENTS = dict(mask="keep", bias="bias", causal="causal", scale="scale", dropout="R")  # of ABSENT, by option
 ARRAYS = "Q", "K", "V", "dO", "keep", "bias", "R"  # of a case
 
 
@@ -99,6 +100,12 @@ class Case:
         """The same without these, of ABSENT."""
         fewer: dict[str, Any] = {name: ABSENT[name] for name in names}
         return replace(self, **fewer)
+
+    @property
+    def needs(self) -> list[str]:
+        """The options that it cannot be said without."""
+        found = [word for word, name in INGREDIENTS.items() if self.has(name)]
+        return found + ["groups"] * (self.K.shape[1] < self.Q.shape[1])
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -238,12 +245,6 @@ def traits_of(case: Case) -> set[str]:
     s = case.sizes
     seen = [case.B(Conventions(causal=align)) > -np.inf for align in ("upper_left", "lower_right")]
     shown = {
-        "mask": case.keep is not None,
-        "causal": case.causal,
-        "bias": case.bias is not None,
-        "scale": case.scale is not None,
-        "dropout": case.R is not None,
-        "groups": s["G"] < s["H"],
         "batch": s["b"] > 1,
         "n != m": s["n"] != s["m"],
         "d_v != d_k": s["d_v"] != s["d_k"],
@@ -252,4 +253,4 @@ def traits_of(case: Case) -> set[str]:
         "more than 64 keys": s["m"] > 64,
         "empty row": not all(x.any(-1).all() for x in seen),
     }
-    return {word for word, holds in shown.items() if holds}
+    return {*case.needs, *(word for word, holds in shown.items() if holds)}
