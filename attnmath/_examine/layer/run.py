@@ -23,7 +23,7 @@ UNREAD = 1e30  # in keys that nobody may read; NaN and infinity leak everywhere:
 class Draw:
     """Problems for one layer, out of one seed."""
 
-    def __init__(self, layer: Layer, dtype: str, seed: int | None) -> None:
+    def __init__(self, layer: Layer, dtype: str, seed: int) -> None:
         self.layer, self.dtype, self.rng = layer, dtype, np.random.default_rng(seed)
         W = layer.ours({name: np.zeros(shape) for name, shape in layer.shapes.items()})
         self.d, self.d_z = W.W_Q.shape[1], W.W_K.shape[1]
@@ -72,10 +72,9 @@ def hiding(case: LayerCase, keep: np.ndarray, trait: str = "mask") -> LayerCase:
     return replace(case, keep=keep, traits=case.traits | {trait})
 
 
-def layer_cases(layer: Layer, dtype: str, seed: int | None = None) -> Iterator[LayerCase]:
+def layer_cases(draw: Draw) -> Iterator[LayerCase]:
     """All problems: sizes, families of numbers, masks; every other one in train()."""
-    draw = Draw(layer, dtype, seed)
-    wide = dtype in ("float32", "float64")
+    layer, wide = draw.layer, draw.dtype in ("float32", "float64")
     yield draw.case("two sequences", 2, 5, 7, "gaussian")
     yield draw.case("as many queries as keys", 3, 6, 6, "gaussian", train=True)
     yield draw.case("one token", 1, 1, 1, "gaussian")
