@@ -12,7 +12,7 @@ import numpy as np
 
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.diagnosis.paste import lines_of_case
-from attnmath._examine.problems.case import SHAPES, Case, Conventions, shape_of
+from attnmath._examine.problems.case import SHAPES, Case, Conventions, head_shapes, shape_of
 from attnmath._words.extras import install
 from attnmath.rounding.formats import nearest
 
@@ -59,10 +59,8 @@ def input_lines(x: Recipe, dtype: str) -> list[str]:
     """Lines that make Q, K, V, dO, and keep, bias and R where there are such."""
     H = x.G * x.r
     sizes = x.b, H, x.G, x.n, x.m, x.d_k, x.d_v
-    shapes = dict(Q=(x.b, H, x.n, x.d_k), K=(x.b, x.G, x.m, x.d_k), V=(x.b, x.G, x.m, x.d_v),
-                  dO=(x.b, H, x.n, x.d_v))
     found, given = [], list(x.listed or ())
-    for name, shape in shapes.items():
+    for name, shape in zip(("Q", "K", "V", "dO"), head_shapes(sizes)):
         count = int(np.prod(shape))
         first, given = given[:count], given[count:]
         if x.memory == "broadcast" and name == "dO":

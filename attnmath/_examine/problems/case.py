@@ -197,6 +197,12 @@ def settings_for(settings: Collection[Setting], options: Collection[str]) -> lis
     return [s for s in settings if s.needs <= set(options)]
 
 
+def head_shapes(sizes: SevenSizes) -> tuple[tuple[int, ...], ...]:
+    """The shapes of Q, K, V and dO."""
+    b, H, G, n, m, d_k, d_v = sizes
+    return (b, H, n, d_k), (b, G, m, d_k), (b, G, m, d_v), (b, H, n, d_v)
+
+
 def shape_of(kind: str, sizes: SevenSizes) -> tuple[int, ...]:
     """The shape of a mask or a bias of this kind."""
     b, H, _, n, m, *_ = sizes
