@@ -8,9 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from attnmath._examine.contract.candidate import Candidate
-from attnmath._examine.contract.functions import Broken, Fault, failure
+from attnmath._examine.contract.functions import Broken, Fault, failure_of
+from attnmath._examine.diagnosis.coefficients import Failure
 from attnmath._examine.diagnosis.conventions import detect
-from attnmath._examine.diagnosis.diagnosis import Failure, diagnose, unnamed_finding
+from attnmath._examine.diagnosis.diagnosis import diagnose, unnamed_finding
 from attnmath._examine.diagnosis.habits import broken_habits, hazards
 from attnmath._examine.diagnosis.mechanisms import by_trait, flushed, low_precision, replayed, vague
 from attnmath._examine.diagnosis.own_output import (
@@ -101,7 +102,7 @@ class Examination:
     def failed(self, error: BaseException) -> Report:
         """That the examination itself failed, and where: no word on the candidate."""
         self.notes = []
-        return self._report("not judged", [Finding("unnamed", "examination", failure(error))])
+        return self._report("not judged", [Finding("unnamed", "examination", failure_of(error))])
 
     def _not_judged(self) -> list[Finding]:
         """What was demanded, or could be expected, and was not looked at."""
@@ -173,7 +174,8 @@ class Examination:
         passed = all(v.passed for v in verdicts.values())
         came = {x: v.wrong for x, v in verdicts.items() if not v.passed and x in got.there}
         tried = TriedProblem(case.name, case.traits, {x: v.ratio for x, v in verdicts.items()}, passed)
-        return JudgedCase(tried, Failure(case, got, want, off, came) if came else None, outcome.faults)
+        failure = Failure(case, got, want, off, came, self.means, self.dtype) if came else None
+        return JudgedCase(tried, failure, outcome.faults)
 
     def _options_refused(self) -> None:
         """What it was said to take, and never takes, is a fault."""
@@ -197,7 +199,7 @@ class Examination:
             wide.means = self.means
             wide.give(cases(self.takes, "float32", self.seed))
             e = wide if wide.failures else self
-        found = replayed(e.failures, e.means) or flushed(e.failures) or diagnose(e.failures, e.means, e.dtype)
+        found = replayed(e.failures) or flushed(e.failures) or diagnose(e.failures)
         if any(map(vague, found)):
             found = by_trait(found, e.problems, e.failures, e.solves)
         named = any(x.kind == "mistake" for x in found)
@@ -211,7 +213,7 @@ class Examination:
         if named:
             return found
         exact = any(f.case.traits & {"hard", "uniform"} for f in e.failures)  # no format is short for these
-        return found if exact else low_precision(e.failures, e.means, e.dtype) or found
+        return found if exact else low_precision(e.failures) or found
 
     def _another(self) -> Finding | None:
         """That it is a function that is not in the list, and whether its gradients are those of its output."""

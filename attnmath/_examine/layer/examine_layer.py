@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from attnmath._examine.contract.functions import Broken, failure
+from attnmath._examine.contract.functions import Broken, failure_of
 from attnmath._examine.layer.conventions import KnownLayer, OwnLayer, possible_layers, understood, with_mask
 from attnmath._examine.layer.diagnosis import diagnose_layer, gives_output
 from attnmath._examine.layer.layer import Layer, LayerAnswer, LayerCase, LayerSteps
@@ -74,7 +74,7 @@ def examine_layer(
     try:
         report = _examined(own, candidates, told, smallest)
     except (Exception, SystemExit, GeneratorExit) as error:  # of ours: it says nothing about the layer
-        said = Finding("unnamed", "examination", failure(error))
+        said = Finding("unnamed", "examination", failure_of(error))
         report = reported(candidates[0], "not judged", told, told, (said,))
     return replace(report, seconds=time.perf_counter() - start)
 
