@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from attnmath._examine.contract.attempt import Called, ask, reading
+from attnmath._examine.contract.attempt import Call, Called, ask, reading
 from attnmath._examine.contract.contract import (
     check_candidate,
     checked_options,
@@ -60,16 +60,9 @@ class Candidate(Called):
     """
 
     def __init__(
-        self,
-        fn: Callable,
-        backward: Callable | None = None,
-        *,
-        options: Mapping[str, Any] | Iterable[str] | None = None,
-        framework: str | None = None,
-        dtype: Any = None,
-        layout: str | None = None,
-        device: Any = None,
-        time_limit: float = 30.0,
+        self, fn: Callable, backward: Callable | None = None, *,
+        options: Mapping[str, Any] | Iterable[str] | None = None, framework: str | None = None, dtype: Any = None,
+        layout: str | None = None, device: Any = None, time_limit: float = 30.0,
     ) -> None:
         check_candidate(fn, backward, layout, time_limit)
         self.fn, self.backward, self.layout, self.device = fn, backward, layout, device
@@ -160,7 +153,7 @@ class Candidate(Called):
             one = np.ones([size if letter in layout else 1 for letter, size in zip("bhsd", (2, 2, s, d))])
             case = Case(one, one, one, one)
             args = [lib.array(to_layout(x, layout)) for x in (case.Q, case.K, case.V)]
-            options, _ = self.own_keywords(case, Conventions(), layout, 0)
+            options, _ = self.own_keywords(case, Call(Conventions(), layout))
             if self.backward is None and lib.name != "numpy":
                 O, _ = ask(lib.differentiated, self.fn, args, options, None)
             else:
@@ -186,17 +179,12 @@ class Candidate(Called):
         """What a call returns, in the candidate's thread and under its library's settings."""
         return self.worker.call(lambda: self.arrays.inside(call), self.time_limit)
 
-    def keywords(self, case: Case, means: Conventions, layout: str, seed: int = 0) -> dict[str, Any]:
+    def keywords(self, case: Case, means: Conventions, layout: str) -> dict[str, Any]:
         """The options of a call, by the candidate's own keywords."""
-        return self.in_time(lambda: self.own_keywords(case, means, layout, seed))[0]
+        return self.in_time(lambda: self.own_keywords(case, Call(means, layout)))[0]
 
     def run(
-        self,
-        case: Case,
-        means: Conventions | None = None,
-        seed: int = 0,
-        *,
-        forward: bool = False,
+        self, case: Case, means: Conventions | None = None, seed: int = 0, *, forward: bool = False,
         only: str | None = None,
     ) -> Outcome:
         """The candidate's answer to a case, in float64; what it did wrong on the way.
@@ -205,7 +193,7 @@ class Candidate(Called):
         """
         began, means = time.perf_counter(), means or Conventions()
         faults: list[Fault] = []
-        layout = self.layout or means.layout or "bhsd"
+        call = Call(means, self.layout or means.layout or "bhsd", seed, forward, only)
         answer, error = None, None
         try:
             if self.worker.hung:
@@ -219,25 +207,21 @@ class Candidate(Called):
                 if not case.seen(means).any(-1).all():
                     case = replace(case, traits=case.traits | {"empty row"})
             if case.R is not None and "dropout_mask" not in self.options:
-                case = self._with_dropout(case, case.R, means, layout, seed)
-            answer = self._joined(case, means, layout, seed, faults, forward, only)
+                case = self._with_dropout(case, case.R, call)
+            answer = self._joined(case, call, faults)
         except Broken as broken:
             error = broken.fault
         seconds = time.perf_counter() - began
         return Outcome(answer, error, seconds, tuple(dict.fromkeys(faults)), case)
 
-    def _joined(
-        self, case: Case, means: Conventions, layout: str, seed: int, faults: list[Fault], forward: bool,
-        only: str | None = None,
-    ) -> Answer:
+    def _joined(self, case: Case, call: Call, faults: list[Fault]) -> Answer:
         """The answer to a case that may have to be given in parts."""
         answers = []
-        for at, part in parts_of_case(case, layout):
-            call = functools.partial(self.attempt, part, means, layout, seed, faults, forward, only)
-            answers.append((at, self.in_time(call)))
+        for at, part in parts_of_case(case, call.layout):
+            answers.append((at, self.in_time(functools.partial(self.attempt, part, call, faults))))
         return joined_answer(case, answers)
 
-    def _with_dropout(self, case: Case, R: np.ndarray, means: Conventions, layout: str, seed: int) -> Case:
+    def _with_dropout(self, case: Case, R: np.ndarray, call: Call) -> Case:
         """The case with the dropout that the candidate draws from this seed, in place of R.
 
         It is read off with Q = 0 and unit vectors as values, as many as a value has entries.
@@ -247,6 +231,6 @@ class Candidate(Called):
         for start in range(0, s["m"], s["d_v"]):
             V = np.zeros(case.V.shape)
             V[..., start:, :] = np.eye(s["m"] - start, s["d_v"])
-            O = self._joined(replace(case, Q=0 * case.Q, V=V), means, layout, seed, [], True).O
+            O = self._joined(replace(case, Q=0 * case.Q, V=V), call._replace(forward=True, only=None), []).O
             found[..., start : start + s["d_v"]] = O[..., : s["m"] - start]
         return replace(case, R=np.where(found != 0, R.max(), 0.0))

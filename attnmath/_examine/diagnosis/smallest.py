@@ -106,13 +106,8 @@ def case_of(x: Recipe, dtype: str) -> Case:
 
 
 def smallest(
-    candidate: Candidate,
-    means: Conventions,
-    options: Collection[str],
-    dtype: str,
-    fails: Callable[[Case], bool],
-    start: Case | None = None,
-    seconds: float = SECONDS,
+    candidate: Candidate, means: Conventions, options: Collection[str], dtype: str, fails: Callable[[Case], bool],
+    start: Case | None = None, seconds: float = SECONDS,
 ) -> str | None:
     """Lines that show the smallest case that fails; None if none is found in time.
 
