@@ -3,22 +3,14 @@
 import copy
 import functools
 import itertools
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from attnmath._examine.contract import contract
 from attnmath._examine.contract.attempt import Call, Called, ask, reading
-from attnmath._examine.contract.contract import (
-    check_candidate,
-    checked_options,
-    joined_answer,
-    kind,
-    parts_of_case,
-    to_layout,
-)
 from attnmath._examine.contract.functions import Broken, Fault, Worker, libraries_in_order, message
 from attnmath._examine.contract.libraries import Numpy, dtype_name, framework
 from attnmath._examine.problems.case import Answer, Case, Conventions, Sizes
@@ -32,7 +24,6 @@ class Outcome:
 
     answer: Answer | None  # None: there is nothing to judge; error says why
     error: Fault | None
-    seconds: float
     faults: tuple[Fault, ...]
     case: Case  # with the dropout that was drawn
 
@@ -64,10 +55,10 @@ class Candidate(Called):
         options: Mapping[str, Any] | Iterable[str] | None = None, framework: str | None = None, dtype: Any = None,
         layout: str | None = None, device: Any = None, time_limit: float = 30.0,
     ) -> None:
-        check_candidate(fn, backward, layout, time_limit)
+        contract.check_candidate(fn, backward, layout, time_limit)
         self.fn, self.backward, self.layout, self.device = fn, backward, layout, device
         self.time_limit = time_limit
-        self.options = checked_options(options, OPTION_WORDS)
+        self.options = contract.checked_options(options, OPTION_WORDS)
         self.framework, self.given_dtype = framework, None if dtype is None else dtype_name(dtype)
         self.worker, self.earlier = Worker(), []
         self.misfit: Fault | None = None
@@ -152,7 +143,7 @@ class Candidate(Called):
         def call(layout: str, s: int, d: int) -> None:
             one = np.ones([size if letter in layout else 1 for letter, size in zip("bhsd", (2, 2, s, d))])
             case = Case(one, one, one, one)
-            args = [lib.array(to_layout(x, layout)) for x in (case.Q, case.K, case.V)]
+            args = [lib.array(contract.to_layout(x, layout)) for x in (case.Q, case.K, case.V)]
             options, _ = self.own_keywords(case, Call(Conventions(), layout))
             if self.backward is None and lib.name != "numpy":
                 O, _ = ask(lib.differentiated, self.fn, args, options, None)
@@ -160,7 +151,7 @@ class Candidate(Called):
                 O = ask(lib.called, self.fn, args, options)
             with reading():
                 if not lib.is_array(O):
-                    raise Broken(Fault("type", f"it returns {kind(O)}"))
+                    raise Broken(Fault("type", f"it returns {contract.kind(O)}"))
 
         layouts = [self.layout] if self.layout else ["bhsd", "hsd", "sd"]
         for (s, d), layout in itertools.product([(2, 2), (128, 64)], layouts):  # some take whole tiles alone
@@ -191,7 +182,7 @@ class Candidate(Called):
 
         forward: the output alone; only="dK" (torch): k alone requires a gradient.
         """
-        began, means = time.perf_counter(), means or Conventions()
+        means = means or Conventions()
         faults: list[Fault] = []
         call = Call(means, self.layout or means.layout or "bhsd", seed, forward, only)
         answer, error = None, None
@@ -211,15 +202,14 @@ class Candidate(Called):
             answer = self._joined(case, call, faults)
         except Broken as broken:
             error = broken.fault
-        seconds = time.perf_counter() - began
-        return Outcome(answer, error, seconds, tuple(dict.fromkeys(faults)), case)
+        return Outcome(answer, error, tuple(dict.fromkeys(faults)), case)
 
     def _joined(self, case: Case, call: Call, faults: list[Fault]) -> Answer:
         """The answer to a case that may have to be given in parts."""
         answers = []
-        for at, part in parts_of_case(case, call.layout):
+        for at, part in contract.parts_of_case(case, call.layout):
             answers.append((at, self.in_time(functools.partial(self.attempt, part, call, faults))))
-        return joined_answer(case, answers)
+        return contract.joined_answer(case, answers)
 
     def _with_dropout(self, case: Case, R: np.ndarray, call: Call) -> Case:
         """The case with the dropout that the candidate draws from this seed, in place of R.

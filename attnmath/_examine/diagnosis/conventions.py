@@ -12,18 +12,8 @@ import numpy as np
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.contract import AXIS_ORDERS
 from attnmath._examine.contract.functions import Fault
-from attnmath._examine.diagnosis.probes import (
-    TRIED,
-    Reading,
-    hard,
-    read_dropout,
-    read_empty,
-    read_inside,
-    read_scale,
-    read_weights,
-    right_rows,
-    small_problem,
-)
+from attnmath._examine.diagnosis import probes
+from attnmath._examine.diagnosis.probes import Reading
 from attnmath._examine.problems.case import Case, Conventions, Rng, Sizes
 from attnmath._examine.problems.steps import Steps
 from attnmath._examine.report.report import Finding
@@ -53,8 +43,8 @@ def _read_layout(candidate: Candidate, means: Conventions) -> tuple[Conventions,
     """The layout, the sizes that the candidate takes, and whether it is causal unasked."""
     layouts = [means.layout] if means.layout else AXIS_ORDERS
     errors: dict[str, Fault] = {}
-    for sizes in TRIED:
-        case = hard(sizes, np.random.default_rng(0))
+    for sizes in probes.TRIED:
+        case = probes.hard(sizes, np.random.default_rng(0))
         found = []
         for layout in layouts:
             outcome = candidate.run(case, means.told(layout=layout), forward=True)
@@ -66,7 +56,7 @@ def _read_layout(candidate: Candidate, means: Conventions) -> tuple[Conventions,
             causal = {a: replace(case, causal=True) for a in ("upper_left", "lower_right")}
             forms = {None: Steps(case).O} | {a: Steps(x, Conventions(causal=a)).O for a, x in causal.items()}
             for always, want in forms.items():
-                found.append((right_rows(outcome.answer.O, want).mean(), layout, always))
+                found.append((probes.right_rows(outcome.answer.O, want).mean(), layout, always))
         if found:
             best = max(score for score, *_ in found)
             _, layout, always = next(row for row in found if row[0] == best)
@@ -87,13 +77,13 @@ def _failed(fault: Fault) -> Finding:
 
 def _pattern(candidate: Candidate, means: Conventions, case: Case) -> np.ndarray | None:
     """Which keys are seen: those with at least half of the largest weight of their row."""
-    W = read_weights(candidate, case, means)
+    W = probes.read_weights(candidate, case, means)
     return None if W is None else W > W.max(-1, keepdims=True) / 2
 
 
 def _ignored(candidate: Candidate, means: Conventions, sizes: Sizes, **asked: Any) -> bool:
     """Whether what is asked for changes nothing, bit for bit, in hard attention."""
-    case = hard(sizes, np.random.default_rng(3))
+    case = probes.hard(sizes, np.random.default_rng(3))
     plain, other = (candidate.run(x, means, forward=True).answer for x in (case, replace(case, **asked)))
     return plain is not None and other is not None and np.array_equal(plain.O, other.O)
 
@@ -102,10 +92,10 @@ def _read_mask(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng)
     """Whether True, or which number, lets a query attend."""
     keep = rng.random((sizes.b, 1, sizes.n, sizes.m)) < 0.6
     keep[..., 0], keep[..., 1] = True, False  # something to see, and something hidden
-    case = small_problem(sizes, rng, keep=keep)
+    case = probes.small_problem(sizes, rng, keep=keep)
     scores = {}
     for kind in ("keep", "drop", "add"):
-        W = read_weights(candidate, case, means.told(mask=kind))
+        W = probes.read_weights(candidate, case, means.told(mask=kind))
         if W is not None:  # of forms that agree the one that hides: True, added to a score, is only 1
             seen, hidden = W > W.max(-1, keepdims=True) / 2, np.broadcast_to(~keep, W.shape)
             scores[kind] = (seen == keep).all(-1).mean(), (W[hidden] == 0).mean()
@@ -129,7 +119,7 @@ def _read_causal(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rn
         return None, []
     found, findings = [], []
     for s in (sizes, replace(sizes, n=sizes.m, m=sizes.n)):
-        seen = _pattern(candidate, means, small_problem(s, rng, causal=True))
+        seen = _pattern(candidate, means, probes.small_problem(s, rng, causal=True))
         if seen is None:
             continue
         names = {0: "upper_left", s.m - s.n: "lower_right"}
@@ -161,7 +151,7 @@ def _agreement(seen: np.ndarray, offset: int) -> float:
 def _read_groups(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> Reading:
     """Which head of keys and values each query head reads."""
     H, G = 6, 3
-    case = small_problem(replace(sizes, H=H), rng, G=G)
+    case = probes.small_problem(replace(sizes, H=H), rng, G=G)
     V = np.broadcast_to(np.arange(1.0, G + 1)[:, None, None], case.V.shape)
     outcome = candidate.run(replace(case, V=np.array(V)), means, forward=True)
     if outcome.answer is None:
@@ -177,6 +167,6 @@ def _read_groups(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rn
 
 
 READERS: dict[str, Callable[..., Reading]] = dict(
-    mask=_read_mask, causal=_read_causal, groups=_read_groups, scale=read_scale, empty=read_empty,
-    inside=read_inside, dropout=read_dropout,
+    mask=_read_mask, causal=_read_causal, groups=_read_groups, scale=probes.read_scale, empty=probes.read_empty,
+    inside=probes.read_inside, dropout=probes.read_dropout,
 )

@@ -9,19 +9,12 @@ import numpy as np
 
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.functions import Broken, Fault, failure_of
+from attnmath._examine.diagnosis import own_output
 from attnmath._examine.diagnosis.coefficients import Failure
 from attnmath._examine.diagnosis.conventions import detect
 from attnmath._examine.diagnosis.diagnosis import diagnose, unnamed_finding
 from attnmath._examine.diagnosis.habits import broken_habits, hazards
 from attnmath._examine.diagnosis.mechanisms import by_trait, flushed, low_precision, replayed, vague
-from attnmath._examine.diagnosis.own_output import (
-    chosen,
-    compared_gradients,
-    known_multiple,
-    other_function,
-    own_gradients,
-    reference,
-)
 from attnmath._examine.diagnosis.probes import TRIED, read_scale
 from attnmath._examine.diagnosis.smallest import smallest as smallest_case
 from attnmath._examine.problems.bounds import judge_answer, right_and_bounds
@@ -224,11 +217,11 @@ class Examination:
             if read := read_scale(self.candidate, unscaled, sizes, np.random.default_rng(1))[0]:
                 title = f"the scale is {read}, and {self.told.scale} is demanded"
                 return Finding("mistake", "scale", title, cure="multiply Q K^T by the scale that is demanded")
-        some, others = chosen(self.candidate, self.dtype, self.seed)
-        other = reference(self.candidate, self.means, some)
+        some, others = own_output.chosen(self.candidate, self.dtype, self.seed)
+        other = own_output.reference(self.candidate, self.means, some)
         short = unit_roundoff(self.dtype) > unit_roundoff("float32")
         one = self.candidate.again("float32") if short and other else self.candidate
-        count = other_function(one, self.means, cases((), one.dtype, self.seed))
+        count = own_output.other_function(one, self.means, cases((), one.dtype, self.seed))
         if count is None:
             return None
         where = f"its output is not that of attention in {count}"
@@ -236,8 +229,10 @@ class Examination:
             title = f"its gradients in {self.dtype}, which it takes alone, were not judged"
             title = "no gradient was judged" if self.forward_only else title
             return Finding("unlisted", "not compared", title, where)
-        found = compared_gradients(self.candidate, other, self.means, some, others)
-        return None if found is None else own_gradients(found, f"{where}{known_multiple(one, self.means, some)}")
+        found = own_output.compared_gradients(self.candidate, other, self.means, some, others)
+        if found is None:
+            return None
+        return own_output.own_gradients(found, where + own_output.known_multiple(one, self.means, some))
 
     def solves(self, case: Case) -> bool:
         """Whether it solves a problem that is not counted; also where it does not take it."""

@@ -108,9 +108,7 @@ def _in_words(gamma: float, off: float, dtype: str) -> str:
     return f"{gamma:.{min(digits, 17)}g}"
 
 
-def _gamma(
-    candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng
-) -> tuple[float, float] | None:
+def _gamma(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> tuple[float, float] | None:
     """The scale of the scores, and how far it may be off, from many rows by least squares.
 
     Read from the log-odds of two keys, of which one has a score of gamma x and the other 0.

@@ -12,8 +12,8 @@ import numpy as np
 
 from attnmath._examine.contract.functions import Broken, failure_of
 from attnmath._examine.layer.conventions import KnownLayer, OwnLayer, possible_layers, understood, with_mask
-from attnmath._examine.layer.diagnosis import diagnose_layer, gives_output
-from attnmath._examine.layer.layer import Layer, LayerAnswer, LayerCase, LayerSteps
+from attnmath._examine.layer.diagnosis import diagnose_layer
+from attnmath._examine.layer.layer import Layer, LayerAnswer, LayerCase
 from attnmath._examine.layer.ready_layers import adapted
 from attnmath._examine.layer.run import hiding, layer_cases, output_alone
 from attnmath._examine.layer.running_error import Tried, right_output
@@ -90,9 +90,7 @@ def as_layer(layer: Any) -> Layer:
     return found
 
 
-def _examined(
-    own: OwnLayer | None, candidates: Sequence[KnownLayer], told: Conventions, smallest: bool
-) -> Report:
+def _examined(own: OwnLayer | None, candidates: Sequence[KnownLayer], told: Conventions, smallest: bool) -> Report:
     """The report on a layer that may be read in these ways."""
     findings: list[Finding] = []
     known, agreed = understood(candidates, told)
@@ -102,7 +100,7 @@ def _examined(
             findings.append(Finding("contract", "mask", f"it takes no mask by the name {own.mask!r}: {why}"))
     results = [(case, known.trial(case)) for case in layer_cases(known.draw)]
     done = [x for _, x in results if isinstance(x, Tried)]
-    findings += [*broken_contract(results), *diagnose_layer(done, known.means)]
+    findings += [*broken_contract(results), *diagnose_layer(done)]
     hazards: list[Finding] = []
     means = known.means
     if done and not findings:
@@ -225,8 +223,8 @@ def policy(known: KnownLayer, case: LayerCase, got: LayerAnswer) -> str | None:
         return "zero"
     fitting = []
     for word in ("uniform", "uniform with gradient"):
-        s = LayerSteps(case, known.means, changes_of_empty_rows(Conventions(empty=word)))
-        if all(gives_output(name, s, t) for name in t.names):
+        s = t.steps(changes_of_empty_rows(Conventions(empty=word)))
+        if all(t.gives_output(name, s) for name in t.names):
             far = sum(float(abs(getattr(got, name) - getattr(s, name)).sum()) for name in t.names)
             fitting.append((far, word))
     return min(fitting)[1] if fitting else None

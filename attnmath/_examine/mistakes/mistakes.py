@@ -152,9 +152,7 @@ def span(thing: str, first: int, last: int) -> str:
     return f"{thing} {first}" if first == last else f"{many} {first} to {last}"
 
 
-def tile_lost(
-    thing: str, length: int, before: bool, cut: Callable[[np.ndarray], Change]
-) -> Wordings:
+def tile_lost(thing: str, length: int, before: bool, cut: Callable[[np.ndarray], Change]) -> Wordings:
     """Without the last tile, or all before it; cut gives the change for what is kept."""
     for start in starts(length):
         lost = (np.arange(length) >= start) ^ before

@@ -162,9 +162,7 @@ def deviations(case: Case, means: Conventions, dtype: str) -> Answer | None:
     u = unit_roundoff(dtype) ** 2 / 3  # the variance of one rounding
     least = (2.0**-25 if dtype == "float16" else 2.0 ** FORMATS[dtype].low) ** 2 / 3
     shown, drops = s.P > 0, 0 if case.R is None else 2
-    Q2, K2, V2, dO2, P2, dP2, dA2, G2 = (
-        x * x for x in (s.Q, s.keys, s.values, s.dO, s.P, s.dP, s.dA, s.dP - s.D)
-    )
+    Q2, K2, V2, dO2, P2, dP2, dA2, G2 = (x * x for x in (s.Q, s.keys, s.values, s.dO, s.P, s.dP, s.dA, s.dP - s.D))
     A, g2, G = np.where(shown, s.A, 0.0), s.gamma**2, case.K.shape[1]
     below = np.where(shown, A - np.where(shown, s.A, -1e300).max(-1, keepdims=True), 0.0)
     # The exponent of a weight; the sum of the row; the weight; the output.
