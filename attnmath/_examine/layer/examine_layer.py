@@ -62,14 +62,12 @@ def examine_layer(
     start = time.perf_counter()
     told = Conventions(**(conventions or {}))
     seed = secrets.randbits(31) if seed is None else seed
-    own = None
-    if weights is not None:
-        layout = layout or told.layout
-        own = OwnLayer(layer, weights, backward, heads, mask, rotary, pairing, causal, layout, reading)
-    if own is None:
-        known = as_layer(layer)
+    if weights is None:
+        own, known = None, as_layer(layer)
         candidates = [KnownLayer(known, dtype or known.dtype, seed)]
     else:
+        layout = layout or told.layout
+        own = OwnLayer(layer, weights, backward, heads, mask, rotary, pairing, causal, layout, reading)
         candidates = list(possible_layers(own, dtype, seed))
     try:
         report = _examined(own, candidates, told, smallest)

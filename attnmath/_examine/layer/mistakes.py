@@ -5,15 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from attnmath._examine.layer.layer import (
-    LayerCase,
-    LayerSteps,
-    projected,
-    rotated,
-    rotated_back,
-    summed_by_owner,
-    weight_gradient,
-)
+from attnmath._examine.layer import layer
+from attnmath._examine.layer.layer import LayerCase, LayerSteps, weight_gradient
 from attnmath._examine.layer.wrong_matrices import MATRIX_MISTAKES, MULTI, VJP, WEIGHT_MATRICES
 from attnmath._examine.mistakes.mistakes import MISTAKES
 from attnmath._examine.problems.case import Conventions
@@ -61,12 +54,12 @@ def per_head(s: Steps, x: np.ndarray | None) -> np.ndarray | None:
 def dW_K_without_b_Q(case: LayerCase, means: Conventions) -> Wordings:
     """The closed form for a layer without biases."""
     def dkeys(s: Steps) -> np.ndarray:
-        Q = rotated(s.split(projected(s.X, s.W_Q, None), s.H), s)
+        Q = layer.rotated(s.split(layer.projected(s.X, s.W_Q, None), s.H), s)
         return s.gamma_back * T(s.dA) @ Q
 
     def dW_K(s: Steps, x: np.ndarray) -> np.ndarray:
-        dK = summed_by_owner(dkeys(s), s.owner_back, s.G)
-        return weight_gradient(s.Z, s.split_back(rotated_back(dK, s)), s.G)
+        dK = layer.summed_by_owner(dkeys(s), s.owner_back, s.G)
+        return weight_gradient(s.Z, s.split_back(layer.rotated_back(dK, s)), s.G)
 
     if case.W.b_Q is not None:
         yield "in dW_K alone", {"dW_K": dW_K}
@@ -207,8 +200,8 @@ LAYER_MISTAKES: list[Mistake] = [
             only({"K": lambda s, x: s.K_unturned, "dK_flat": lambda s, x: s.split_back(s.dK)}, turns), MULTI,
             "turn queries and keys"),
     Mistake("rope_values", "the rotary embedding turns the values too",
-            only({"V": lambda s, x: rotated(x, s),
-                 "dV_flat": lambda s, x: s.split_back(rotated_back(s.dV, s))}, turns), MULTI,
+            only({"V": lambda s, x: layer.rotated(x, s),
+                 "dV_flat": lambda s, x: s.split_back(layer.rotated_back(s.dV, s))}, turns), MULTI,
             "turn queries and keys alone"),
 ]
 

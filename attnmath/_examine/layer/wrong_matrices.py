@@ -5,14 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from attnmath._examine.layer.layer import (
-    LayerCase,
-    bias_gradient,
-    by_head,
-    one_below_another,
-    side_by_side,
-    weight_gradient,
-)
+from attnmath._examine.layer import layer
+from attnmath._examine.layer.layer import LayerCase, weight_gradient
 from attnmath._examine.problems.case import Conventions
 from attnmath._examine.problems.steps import Change, Forms, Mistake, Steps, Wordings, only
 from attnmath._formulas.heads import Weights
@@ -69,12 +63,12 @@ BY_VIEW = taken_apart(split_by_view, merged_by_view)
 
 def matrix(W: np.ndarray, name: str) -> np.ndarray:
     """All heads as one matrix: W_Q, W_K, W_V (d, H k), W_O (H k, d)."""
-    return one_below_another(W) if name.endswith("W_O") else side_by_side(W)
+    return layer.one_below_another(W) if name.endswith("W_O") else layer.side_by_side(W)
 
 
 def of_matrix(M: np.ndarray, name: str, H: int) -> np.ndarray:
     """The other way."""
-    return M.reshape(H, len(M) // H, -1) if name.endswith("W_O") else by_head(M, H)
+    return M.reshape(H, len(M) // H, -1) if name.endswith("W_O") else layer.by_head(M, H)
 
 
 def transposed_weight(W: np.ndarray, name: str) -> np.ndarray:
@@ -119,7 +113,7 @@ def _gradient_at(name: str) -> Callable[[Steps, Any], Any]:
         letter = name[-1]
         dx = getattr(s, f"d{letter}_flat")
         if "b_" in name:
-            return bias_gradient(dx, getattr(s, name[1:]))
+            return layer.bias_gradient(dx, getattr(s, name[1:]))
         return weight_gradient(s.X if letter == "Q" else s.Z, dx, s.H if letter == "Q" else s.G)
 
     return gradient
