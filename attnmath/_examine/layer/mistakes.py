@@ -165,14 +165,12 @@ LAYER_MISTAKES: list[Mistake] = [
     *(Mistake(f"d{x}_missing", f"{x} gets no gradient", only(lost(f"d{x}")), VJP, f"do not detach {x}")
       for x in WEIGHT_MATRICES),
     # the batch
-    Mistake("batch_mean", "gradients of weights are means over the batch instead of sums",
-            only(mean(PARAMETER_GRADIENTS, over_batch)), VJP, "sum over the batch"),
-    Mistake("token_mean", "gradients of weights are means over all tokens instead of sums",
-            only(mean(PARAMETER_GRADIENTS, over_all)), VJP, "sum over batch and tokens"),
-    Mistake("bias_mean", "gradients of biases are means over all tokens instead of sums",
-            only(mean(PARAMETER_GRADIENTS[4:], over_all)), VJP, "sum over batch and tokens"),
-    Mistake("bias_batch_mean", "gradients of biases are means over the batch instead of sums",
-            only(mean(PARAMETER_GRADIENTS[4:], over_batch)), VJP, "sum over batch and tokens"),
+    *(Mistake(name, f"gradients of {which} are means over {what} instead of sums", only(mean(letters, count)), VJP,
+              f"sum over {over}") for name, which, what, letters, count, over in (
+        ("batch_mean", "weights", "the batch", PARAMETER_GRADIENTS, over_batch, "the batch"),
+        ("token_mean", "weights", "all tokens", PARAMETER_GRADIENTS, over_all, "batch and tokens"),
+        ("bias_mean", "biases", "all tokens", PARAMETER_GRADIENTS[4:], over_all, "batch and tokens"),
+        ("bias_batch_mean", "biases", "the batch", PARAMETER_GRADIENTS[4:], over_batch, "batch and tokens"))),
     *(Mistake(f"{x}_batch_mean", f"{x} is a mean over the batch instead of a sum",
               only(mean((x,), over_batch)), VJP, "sum over the batch") for x in PARAMETER_GRADIENTS),
     *(Mistake(f"{x}_one_entry", f"{x} comes from one entry of the batch alone", one_entry(x), VJP,

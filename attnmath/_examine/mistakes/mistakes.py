@@ -90,12 +90,12 @@ def other_groups(letter: str) -> Forms:
     return forms
 
 
-def weighted_groups(pick: Callable[[np.ndarray], np.ndarray]) -> Change:
-    """Sums over groups in which each member has the weight that pick gives."""
+def weighted_groups(pick: Callable[[int], np.ndarray]) -> Change:
+    """Sums over groups in which each member has the weight that pick gives for the size of the group."""
     def over(x: np.ndarray, s: Steps) -> np.ndarray:
         weight = np.zeros(len(s.owner_back))
         for g in range(s.K.shape[1]):
-            weight[s.owner_back == g] = pick(np.flatnonzero(s.owner_back == g))
+            weight[s.owner_back == g] = pick(int(np.count_nonzero(s.owner_back == g)))
         return grouped(x * weight[:, None, None], s.owner_back, s.K.shape[1])
 
     return {"dK": lambda s, x: over(s.dkeys, s), "dV": lambda s, x: over(s.dvalues, s)}
@@ -103,13 +103,11 @@ def weighted_groups(pick: Callable[[np.ndarray], np.ndarray]) -> Change:
 
 WRONG_MASKS: list[Mistake] = [
     # groups
-    Mistake("gqa_last", "dK and dV keep the last query head of a group alone",
-            only(weighted_groups(lambda x: (np.arange(len(x)) == len(x) - 1) * 1.0)), GROUPS,
-            "add over the group"),
-    Mistake("gqa_first", "dK and dV keep the first query head of a group alone",
-            only(weighted_groups(lambda x: (np.arange(len(x)) == 0) * 1.0)), GROUPS, "add over the group"),
-    Mistake("gqa_mean", "dK and dV are means over a group instead of sums",
-            only(weighted_groups(lambda x: np.full(len(x), 1 / len(x)))), GROUPS, "add over the group"),
+    *(Mistake(name, f"dK and dV {do}", only(weighted_groups(pick)), GROUPS, "add over the group")
+      for name, do, pick in (
+        ("gqa_last", "keep the last query head of a group alone", lambda size: np.arange(size) == size - 1),
+        ("gqa_first", "keep the first query head of a group alone", lambda size: np.arange(size) == 0),
+        ("gqa_mean", "are means over a group instead of sums", lambda size: np.full(size, 1 / size)))),
     Mistake("gqa_map_bwd", "the way back maps query heads to heads of keys in another way",
             other_groups("owner_back"), GROUPS, "use one map in both directions"),
     Mistake("f_gqa_map", "query heads read other heads of keys and values: h mod G and h // (H/G) are mixed up",
@@ -273,14 +271,12 @@ WRONG_PLACES: list[Mistake] = [
     *(Mistake("last_queries_dropped", f"{word} the last queries", query_tile(*letters), BACK, PART)
       for word, letters in (("dK and dV miss", ["dkeys", "dvalues"]), ("dK misses", ["dkeys"]),
                             ("dV misses", ["dvalues"]))),
-    Mistake("dK_overwrite", "dK keeps the last tile of queries alone: the sum is overwritten",
-            query_tile("dkeys", before=True), BACK, "add to the sum"),
-    Mistake("dV_overwrite", "dV keeps the last tile of queries alone: the sum is overwritten",
-            query_tile("dvalues", before=True), BACK, "add to the sum"),
-    Mistake("dK_overwrite", "dK and dV keep the last tile of queries alone: the sums are overwritten",
-            query_tile("dkeys", "dvalues", before=True), BACK, "add to the sum"),
-    Mistake("dQ_overwrite", "dQ keeps the last tile of keys alone: the sum is overwritten",
-            key_tile("dQ", before=True), BACK, "add to the sum"),
+    *(Mistake(f"{x[:2]}_overwrite", f"{x} the last tile of {tiles} alone: {sums} overwritten", forms, BACK,
+              "add to the sum") for x, tiles, sums, forms in (
+        ("dK keeps", "queries", "the sum is", query_tile("dkeys", before=True)),
+        ("dV keeps", "queries", "the sum is", query_tile("dvalues", before=True)),
+        ("dK and dV keep", "queries", "the sums are", query_tile("dkeys", "dvalues", before=True)),
+        ("dQ keeps", "keys", "the sum is", key_tile("dQ", before=True)))),
     # order
     *(Mistake("head_mixup", f"the heads of {x} are mixed up", heads_mixed(x),
               ATTENTION if x == "O" else BACK, "keep the order of the heads") for x in ("dQ", "dK", "dV", "O")),

@@ -148,6 +148,7 @@ def all_zero(title: str, *letters: str) -> Mistake:
     return Mistake("zeros", title, only(multiplied(*letters, by=lambda s: 0)), BACK, "return what was computed")
 
 
+BY_SCALE = ("dQ", "dQ"), ("dK", "dkeys")  # what is multiplied by gamma, and the letter of its step
 WRONG_GRADIENTS: list[Mistake] = [
     all_zero("dQ is zero", "dQ"),
     all_zero("dK is zero", "dkeys"),
@@ -158,16 +159,12 @@ WRONG_GRADIENTS: list[Mistake] = [
     Mistake("bias_missing", "dB is zero", only(multiplied("dB", by=lambda s: 0)), BACK,
             "dB = dA, summed over the axes along which the bias was broadcast"),
     # scale
-    Mistake("dQ_noscale", "dQ misses the scale gamma", only(multiplied("dQ", by=lambda s: 1 / s.gamma)), BACK,
-            "multiply dQ by gamma, once"),
-    Mistake("dK_noscale", "dK misses the scale gamma", only(multiplied("dkeys", by=lambda s: 1 / s.gamma)), BACK,
-            "multiply dK by gamma, once"),
+    *(Mistake(f"{x}_noscale", f"{x} misses the scale gamma", only(multiplied(letter, by=lambda s: 1 / s.gamma)),
+              BACK, f"multiply {x} by gamma, once") for x, letter in BY_SCALE),
     Mistake("dQK_noscale", "dQ and dK miss the scale gamma", only({"gamma_back": lambda s, x: 1.0}), BACK,
             "multiply dA by gamma before its products with K and Q"),
-    Mistake("dQ_scale2", "dQ has the scale gamma twice", only(multiplied("dQ", by=lambda s: s.gamma)), BACK,
-            "multiply dQ by gamma once: the queries may already be scaled"),
-    Mistake("dK_scale2", "dK has the scale gamma twice", only(multiplied("dkeys", by=lambda s: s.gamma)), BACK,
-            "multiply dK by gamma once: the queries may already be scaled"),
+    *(Mistake(f"{x}_scale2", f"{x} has the scale gamma twice", only(multiplied(letter, by=lambda s: s.gamma)),
+              BACK, f"multiply {x} by gamma once: the queries may already be scaled") for x, letter in BY_SCALE),
     Mistake("dQK_ln2", "dQ and dK have a factor ln 2 too many",
             only(multiplied("gamma_back", by=lambda s: np.log(2))), BACK,
             "2**x in place of exp(x) needs log2(e) in the scores, and no factor in the gradients"),
@@ -190,10 +187,8 @@ WRONG_GRADIENTS: list[Mistake] = [
     Mistake("D_nodrop", "the row term D is taken without the dropout mask",
             with_dropout({"D": lambda s, D: rowsum(s.P_back * (s.dO @ T(s.values_back)))}), DROPOUT,
             "D is the row sum of dO o O, with the O that dropout gave"),
-    Mistake("no_jacobian", "the softmax's Jacobian is missing: dA = dP",
-            only({"dA": lambda s, x: np.where(s.seen, s.dP, 0.0)}), JACOBIAN, "dA = P o (dP - D)"),
-    Mistake("no_jacobian", "the softmax's Jacobian is missing: dA = dP", only({"dA": lambda s, x: s.dP}),
-            JACOBIAN, "dA = P o (dP - D)"),
+    *(Mistake("no_jacobian", "the softmax's Jacobian is missing: dA = dP", only({"dA": dA}), JACOBIAN,
+              "dA = P o (dP - D)") for dA in (lambda s, x: np.where(s.seen, s.dP, 0.0), lambda s, x: s.dP)),
     Mistake("diagonal_jacobian", "only the diagonal of the softmax's Jacobian is used: dA = P o (1 - P) o dP",
             only({"dA": lambda s, x: s.P_back * (1 - s.P_back) * s.dP}), JACOBIAN, "dA = P o (dP - D)"),
     Mistake("dS_sign", "the gradient of the scores has the wrong sign", only({"dA": lambda s, x: -x}), BACK,
@@ -219,8 +214,8 @@ def dB(change: Callable[[Steps, np.ndarray], np.ndarray]) -> Forms:
 
 
 WRONG_BIASES: list[Mistake] = [
-    Mistake("dB_transposed", "dB is transposed", dB(lambda s, x: transposed(x)), BACK, "dB = dA, summed"),
-    Mistake("dB_transposed", "dB is transposed", dB(lambda s, x: T(untransposed(x))), BACK, "dB = dA, summed"),
+    *(Mistake("dB_transposed", "dB is transposed", dB(bind(lambda s, x, read: read(x), read)), BACK,
+              "dB = dA, summed") for read in READINGS),
     Mistake("dB_batch0", "dB is that of the first batch element alone",
             dB(lambda s, x: s.dA[:1].sum(tuple(i for i in (1,) if x.shape[i] == 1), keepdims=True)), BACK,
             "sum dA over the axes along which the bias was broadcast"),
