@@ -228,9 +228,7 @@ def _filled(fill: float, sizes: Sizes) -> Case:
     return _alternating(sizes, bias=bias, traits=frozenset({"constant bias", "empty row"}))
 
 
-def _masked_by(
-    fill: float, candidate: Candidate, means: Conventions, taken: Taken, off: Sequence[str]
-) -> Finding:
+def _masked_by(fill: float, candidate: Candidate, means: Conventions, taken: Taken, off: Sequence[str]) -> Finding:
     """What is wrong in rows that are filled, and by which factor for how many keys."""
     sizes, case, _, want = taken
     name, factors = "dV" if "dV" in off else off[0], {}

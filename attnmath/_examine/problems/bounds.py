@@ -37,7 +37,6 @@ MANY_QUERIES = 256  # queries from which on float32 is judged in tiles
 STORED_AFTER = 32  # the fewest queries or keys after which a program stores the growing sum of a gradient
 AXIS_WORDS = "batch element", "head", "row", "column"
 SPANS = 4  # that are told; of more the first and the last number
-PLURAL = {"batch element": "batch elements", "head": "heads", "row": "rows", "column": "columns"}
 
 
 def program(dtype: str, means: Conventions) -> Model:
@@ -280,8 +279,8 @@ def where_in_words(letter: str, wrong: np.ndarray, got: np.ndarray) -> str:
         index = np.flatnonzero(wrong.any(tuple(i for i in range(wrong.ndim) if i != axis)))
         if 0 < len(index) < wrong.shape[axis] and len(index) <= max(2, wrong.shape[axis] * 3 // 4):
             count, many, rest = spans(index).partition(" between ")
-            one = f"{PLURAL[name] if len(index) > 1 else name} {count}"
-            words.append(f"{count} {PLURAL[name]} between {rest}" if many else one)
+            name += "s" * (len(index) > 1)
+            words.append(f"{count} {name} between {rest}" if many else f"{name} {count}")
     where = ", ".join(words)
     values = got[wrong]
     if np.isnan(values).any():
