@@ -61,6 +61,16 @@ def plain_cases(some: Sequence[Case]) -> list[Case]:
     return [c for c in drawn if not c.traits & {*COMPARED_OPTIONS, *UNTOLD}]
 
 
+def plain_answers(
+    candidate: Candidate, means: Conventions, some: Sequence[Case]
+) -> Iterator[tuple[Case, Answer, Answer, Answer]]:
+    """Each plain problem that the candidate takes: what came, what is right, how far off it may be."""
+    for case in plain_cases(some):
+        outcome = candidate.run(case, means, forward=True)
+        if outcome.answer is not None:
+            yield case, outcome.answer, *right_and_bounds(outcome.case, means, candidate.dtype)
+
+
 def other_function(candidate: Candidate, means: Conventions, some: Sequence[Case]) -> str | None:
     """In which plain problems the output is not that of attention, if it is another function.
 
@@ -69,12 +79,8 @@ def other_function(candidate: Candidate, means: Conventions, some: Sequence[Case
     """
     off: list[Case] = []
     right: list[Case] = []
-    for case in plain_cases(some):
-        outcome = candidate.run(case, means, forward=True)
-        if outcome.answer is not None:
-            truth = right_and_bounds(outcome.case, means, candidate.dtype)
-            passed = judge_answer(outcome.answer, *truth, None)["O"].passed
-            (right if passed else off).append(case)
+    for case, got, want, bound in plain_answers(candidate, means, some):
+        (right if judge_answer(got, want, bound, None)["O"].passed else off).append(case)
     count = f"{len(off)} of {len(off) + len(right)} problems without options"
     if off and 2 * len(off) >= len(off) + len(right):
         return count
@@ -88,20 +94,13 @@ def other_function(candidate: Candidate, means: Conventions, some: Sequence[Case
 def known_multiple(candidate: Candidate, means: Conventions, some: Sequence[Case]) -> str:
     """That the output is attention times a number, and which, if it is so in all plain problems."""
     factors = []
-    for case in plain_cases(some):
-        outcome = candidate.run(case, means, forward=True)
-        if outcome.answer is None:
-            continue
-        truth, off = right_and_bounds(outcome.case, means, candidate.dtype)
-        c = float((outcome.answer.O * truth.O).sum() / (truth.O**2).sum())
+    for _, got, truth, off in plain_answers(candidate, means, some):
+        c = float((got.O * truth.O).sum() / (truth.O**2).sum())
         scaled, allowed = (x._replace(O=abs(c) * x.O) for x in (truth, off))
-        got = outcome.answer._replace(O=np.sign(c) * outcome.answer.O)
-        if not judge_answer(got, scaled, allowed, None)["O"].passed:
+        if not judge_answer(got._replace(O=np.sign(c) * got.O), scaled, allowed, None)["O"].passed:
             return ""
         factors.append(f"{c:.6g}")
-    if not factors:
-        return ""
-    return f"; it is attention times {' or '.join(dict.fromkeys(factors))}"
+    return f"; it is attention times {' or '.join(dict.fromkeys(factors))}" if factors else ""
 
 
 def chosen(candidate: Candidate, dtype: str, seed: int) -> tuple[list[Case], list[Case]]:

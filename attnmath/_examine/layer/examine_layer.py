@@ -145,18 +145,15 @@ def broken_contract(results: Sequence[tuple[LayerCase, Tried | Broken]]) -> list
 
 def found_out(known: KnownLayer) -> list[Finding]:
     """What was found out about one's own layer."""
-    words = []
-    if known.reading is not None:
-        words.append(("weights", f"the weights are {known.reading.words}"))
-    if known.layout != "bnd":
-        words.append(("layout", f"the tokens are {known.layout}"))
-    if known.form is not None:
-        words.append(("mask", f"the mask has the axes {known.form.axes}"))
-    if known.layer.causal and known.reading is not None:
-        words.append(("causal", "it hides later keys by itself"))
-    if known.layer.rotary is not None and known.reading is not None:
-        words.append(("rotary", f"the rotary embedding pairs entries {known.layer.pairing}"))
-    return [Finding("convention", name, title) for name, title in words]
+    layer, own = known.layer, known.reading
+    words = {
+        "weights": own and f"the weights are {own.words}",
+        "layout": known.layout != "bnd" and f"the tokens are {known.layout}",
+        "mask": known.form and f"the mask has the axes {known.form.axes}",
+        "causal": own and layer.causal and "it hides later keys by itself",
+        "rotary": own and layer.rotary and f"the rotary embedding pairs entries {layer.pairing}",
+    }
+    return [Finding("convention", name, title) for name, title in words.items() if isinstance(title, str)]
 
 
 def tried_problem(case: LayerCase, x: Tried | Broken) -> TriedProblem:
