@@ -44,14 +44,11 @@ def merged_by_view(x: np.ndarray) -> np.ndarray:
 
 def taken_apart(split: Callable[..., np.ndarray], merge: Callable[..., np.ndarray]) -> Mapping[str, Change]:
     """Heads are split, put together, or both, in a way of their own; forward and back, or back alone."""
-    return {
-        "out": {"merge": lambda s, f: merge, "merge_back": lambda s, f: split},
-        "in": {"split": lambda s, f: split, "split_back": lambda s, f: merge},
-        "all": {"merge": lambda s, f: merge, "merge_back": lambda s, f: split,
-                "split": lambda s, f: split, "split_back": lambda s, f: merge},
-        "out_back": {"merge_back": lambda s, f: split},
-        "in_back": {"split_back": lambda s, f: merge},
-    }
+    out_back: Change = {"merge_back": lambda s, f: split}
+    in_back: Change = {"split_back": lambda s, f: merge}
+    out: Change = {"merge": lambda s, f: merge, **out_back}
+    into: Change = {"split": lambda s, f: split, **in_back}
+    return {"out": out, "in": into, "all": {**out, **into}, "out_back": out_back, "in_back": in_back}
 
 
 ALTERNATELY = taken_apart(split_alternately, merged_alternately)
@@ -156,8 +153,7 @@ MATRIX_MISTAKES: list[Mistake] = [
             only(BY_VIEW["out_back"]), VJP, "reshape to (b, n, H, d_v), then exchange n and H"),
     Mistake("heads_interleaved", "the heads are concatenated interleaved: entry c of head h at c H + h",
             only(ALTERNATELY["out"]), MULTI, "entry c of head h stands at h d_v + c"),
-    Mistake("heads_merged_by_view",
-            "the heads are put together without exchanging axes: tokens and heads mix",
+    Mistake("heads_merged_by_view", "the heads are put together without exchanging axes: tokens and heads mix",
             only(BY_VIEW["out"]), MULTI, "exchange n and H before the reshape to (b, n, H d_v)"),
     Mistake("heads_split_interleaved_in", "queries, keys and values are split into heads by every H-th entry",
             only(ALTERNATELY["in"]), MULTI, "entry c of head h stands at h d_k + c"),
@@ -165,8 +161,7 @@ MATRIX_MISTAKES: list[Mistake] = [
             only(BY_VIEW["in"]), MULTI, "reshape to (b, n, H, d_k), then exchange n and H"),
     Mistake("heads_all_interleaved", "all heads are interleaved: entry c of head h at c H + h",
             only(ALTERNATELY["all"]), MULTI, "entry c of head h stands at h d_k + c"),
-    Mistake("heads_all_by_view",
-            "heads are split and put together without exchanging axes: tokens and heads mix",
+    Mistake("heads_all_by_view", "heads are split and put together without exchanging axes: tokens and heads mix",
             only(BY_VIEW["all"]), MULTI, "reshape to (b, n, H, d_k), then exchange n and H"),
     Mistake("heads_merged_interleaved_back", "dQ, dK and dV are put together with their heads interleaved",
             only(ALTERNATELY["in_back"]), VJP, "entry c of head h stands at h d_k + c"),
