@@ -20,17 +20,8 @@ from attnmath._examine.problems.steps import Steps, changes_of_empty_rows, group
 from attnmath._examine.problems.tiled_bounds import tiled_answer
 from attnmath._words.arrays import T, finite, nonzero, rowmax, rowsum, shift, sum_to, visible
 from attnmath._words.tolerance import ALIKE, CONSTANT, DEVIATIONS, SCATTER
-from attnmath.rounding.bounds import (
-    Inputs,
-    WeightBounds,
-    factor,
-    gathered,
-    grown,
-    output_off,
-    product,
-    scores_vjp,
-    spread,
-)
+from attnmath.rounding import bounds as rounding
+from attnmath.rounding.bounds import factor, grown, product, spread
 from attnmath.rounding.formats import FORMATS, Model, model, unit_roundoff
 
 MANY_QUERIES = 256  # queries from which on float32 is judged in tiles
@@ -105,31 +96,31 @@ def whole_bounds(case: Case, means: Conventions, f: Model) -> Answer:
     Q, dO = heads(case.Q), heads(case.dO)
     R = None if case.R is None else heads(case.R)
     asking = np.where(empty & spread_out, 0.0, Q)
-    x, w = Inputs(asking, K, V, B, gamma, R, dO), _weights_off(f, asking, K, B, gamma)
+    x, w = rounding.Inputs(asking, K, V, B, gamma, R, dO), _weights_off(f, asking, K, B, gamma)
     P, P_off = factor(f, x, w)
-    O, O_off = output_off(f, x, P, P_off)
-    dA, dA_off = scores_vjp(f, x, w, O, O_off)
+    O, O_off = rounding.output_off(f, x, P, P_off)
+    dA, dA_off = rounding.scores_vjp(f, x, w, O, O_off)
     if means.empty == "uniform":
         dA, dA_off = np.where(empty, 0.0, dA), np.where(empty, 0.0, dA_off)
     S, S_off = gamma * dA, grown(abs(gamma) * dA, abs(gamma) * dA_off, f.entries, f.least_stored)
     dQ, dK, dV = (
-        np.asarray(gathered(f, *off, like)) for off, like in (
+        np.asarray(rounding.gathered(f, *off, like)) for off, like in (
             ((S @ K, product(f, S, S_off, K, m + 10, stores_m)), Q),
             ((T(S) @ Q, product(f, T(S), T(S_off), Q, n + 10, stores_n)), K),
             ((T(P) @ dO, product(f, T(P), T(P_off), dO, n + 10, stores_n)), V),
         )
     )
-    dB = gathered(f, back(dA), back(dA_off), case.bias)
+    dB = rounding.gathered(f, back(dA), back(dA_off), case.bias)
     found = Answer(back(O_off), back(dQ), dK[:, :, 0], dV[:, :, 0], dB)
     return found.each(np.add, nan_where_touched(case, means)) if means.empty == "nan" else found
 
 
-def _weights_off(f: Model, Q: np.ndarray, K: np.ndarray, B: np.ndarray, gamma: float) -> WeightBounds:
+def _weights_off(f: Model, Q: np.ndarray, K: np.ndarray, B: np.ndarray, gamma: float) -> rounding.WeightBounds:
     """As in attnmath.rounding, with one rounding more for each number of Q and of K."""
     QK = visible(Q @ T(K), B)
     QK_off = product(f, Q, abs(Q) * math.expm1(2 * f.entries), T(K), K.shape[-1])
     A_off = grown(gamma * QK, abs(gamma) * grown(QK, QK_off, f.entries), 2 * f.sums + f.entries)
-    return WeightBounds(QK, QK_off, *softmax_off(f, gamma * QK + B, A_off))
+    return rounding.WeightBounds(QK, QK_off, *softmax_off(f, gamma * QK + B, A_off))
 
 
 def softmax_off(f: Model, A: np.ndarray, A_off: np.ndarray) -> tuple[np.ndarray, ...]:
