@@ -13,19 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from attnmath._examine.problems.case import (
-    Answer,
-    Case,
-    Conventions,
-    Rng,
-    Setting,
-    drawn_dropout,
-    drawn_mask,
-    head_shapes,
-    settings_for,
-    shape_of,
-    traits_of,
-)
+from attnmath._examine.problems.case import Answer, Case, Conventions, Rng, Setting, settings_for, traits_of
 from attnmath._examine.problems.steps import Steps
 from attnmath._words.arrays import T
 from attnmath.rounding.formats import FORMATS, nearest
@@ -142,7 +130,7 @@ def hard_attention(setting: Setting, dtype: str, rng: Rng, size: int) -> Case:
     case = _around(setting, Q, K, dtype, rng, size)
     gamma = case.gamma(Conventions())
     if setting.bias:
-        shape = shape_of(setting.bias, setting.sizes)
+        shape = setting.shape_of(setting.bias)
         lifted = rng.integers(m, size=(*shape[:-1], 1))
         bias = np.zeros(shape)
         np.put_along_axis(bias, lifted, abs(gamma) * gap * 128, -1)
@@ -154,23 +142,21 @@ def hard_attention(setting: Setting, dtype: str, rng: Rng, size: int) -> Case:
 def uniform_attention(setting: Setting, dtype: str, rng: Rng, size: int, silent: str) -> Case:
     """Q = 0, so that dK = 0, or K = 0, so that dQ = 0; a mask, or a bias of -inf, leaves each query four keys."""
     Q, K = (np.zeros(shape) if letter == silent else _whole_numbers(rng, size, shape)
-            for letter, shape in zip("QK", head_shapes(setting.sizes)))
+            for letter, shape in zip("QK", setting.shapes))
     case = _around(setting, Q, K, dtype, rng, size)
     kind = setting.mask or setting.bias
     if kind is None:
         return case
-    shape = shape_of(kind, setting.sizes)
+    shape = setting.shape_of(kind)
     keep = rng.permuted(np.broadcast_to(np.arange(shape[-1]) < 4, shape), axis=-1)
     return replace(case, keep=keep) if setting.mask else replace(case, bias=np.where(keep, 0.0, -np.inf))
 
 
 def _around(setting: Setting, Q: np.ndarray, K: np.ndarray, dtype: str, rng: Rng, size: int) -> Case:
     """The case with these queries and keys, and small whole numbers for the rest."""
-    V, dO = (_whole_numbers(rng, size, shape) for shape in head_shapes(setting.sizes)[2:])
-    return Case(
-        Q, K, V, dO, keep=drawn_mask(setting.mask, setting.sizes, rng), causal=setting.causal, scale=setting.scale,
-        R=drawn_dropout(setting.rho, setting.sizes, dtype, rng), name=setting.name,
-    )
+    V, dO = (_whole_numbers(rng, size, shape) for shape in setting.shapes[2:])
+    return Case(Q, K, V, dO, keep=setting.drawn_mask(rng), causal=setting.causal, scale=setting.scale,
+                R=setting.drawn_dropout(dtype, rng), name=setting.name)
 
 
 def _first_exact(make: Callable[[Setting, str, Rng, int], Case], setting: Setting, dtype: str, rng: Rng) -> Case:

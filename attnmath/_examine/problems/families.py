@@ -9,17 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from attnmath._examine.problems.case import (
-    Case,
-    Rng,
-    Setting,
-    drawn_bias,
-    drawn_dropout,
-    drawn_mask,
-    head_shapes,
-    settings_for,
-    traits_of,
-)
+from attnmath._examine.problems.case import Case, Rng, Setting, settings_for, traits_of
 from attnmath.rounding.formats import nearest
 
 Numbers = tuple[np.ndarray, ...]  # Q, K, V, dO
@@ -162,18 +152,14 @@ def cases(options: Collection[str], dtype: str, seed: int) -> list[Case]:
 def drawn_case(setting: Setting, dtype: str, rng: Rng) -> Case:
     """The case of this setting, its numbers drawn."""
     family, also = setting.name.split(",")[0], set(setting.also) - {""}
-    Q, K, V, dO = (nearest(x, dtype) for x in FAMILIES[family](rng, dtype, *head_shapes(setting.sizes)))
+    Q, K, V, dO = (nearest(x, dtype) for x in FAMILIES[family](rng, dtype, *setting.shapes))
     if "broadcast dO" in also:
         dO = np.repeat(dO[:, :, :1], dO.shape[2], 2)  # the same row for all queries
-    keep = drawn_mask(setting.mask, setting.sizes, rng)
+    keep = setting.drawn_mask(rng)
     if setting.causal and keep is not None:
         keep[..., 0] = True  # the key that every query may see, so that no row is empty
-    bias = drawn_bias(setting.bias, setting.sizes, rng)
-    case = Case(
-        Q, K, V, dO, keep,
-        None if bias is None else nearest(bias, dtype), setting.causal, setting.scale,
-        drawn_dropout(setting.rho, setting.sizes, dtype, rng), setting.name,
-    )
+    case = Case(Q, K, V, dO, keep, setting.drawn_bias(dtype, rng), setting.causal, setting.scale,
+                setting.drawn_dropout(dtype, rng), setting.name)
     if "poison" in also:
         case = poisoned(case, dtype)
         also = also if case.K.max() >= POISONS[dtype] / 2 else also - {"poison"}
