@@ -191,21 +191,21 @@ def named_gradients(layer: Layer, back: Any) -> dict[str, np.ndarray]:
     return all_to_float64({n: back[k] for n in names for k in (n, f"d{n}") if k in back and back[k] is not None})
 
 
-def given(case: LayerCase, array: Callable[[np.ndarray, str], Any], dtype: str) -> tuple[Any, Any, Any]:
+def given(case: LayerCase, array: Callable[..., Any], dtype: str) -> tuple[Any, Any, Any]:
     """X, Z and keep in a library's arrays; Z is X in self-attention."""
     X = array(case.X, dtype)
     Z = X if case.Z is None else array(case.Z, dtype)
-    return X, Z, None if case.keep is None else array(case.keep, dtype)
+    return X, Z, None if case.keep is None else array(case.keep, "bool")
 
 
 # ---- PyTorch ------------------------------------------------------------------------------------
 
 
 def tensor(x: np.ndarray, dtype: str) -> torch.Tensor:
-    """In this format; a mask stays one."""
+    """An array in this format."""
     import torch
 
-    return torch.tensor(x, dtype=None if x.dtype == bool else getattr(torch, dtype))
+    return torch.tensor(x, dtype=getattr(torch, dtype))
 
 
 @contextmanager
@@ -266,7 +266,7 @@ def by_jax(layer: Layer, case: LayerCase, dtype: str) -> Returned:
     import jax
     import jax.numpy as jnp
 
-    X, Z, keep = given(case, lambda x, dtype: jnp.asarray(x, None if x.dtype == bool else dtype), dtype)
+    X, Z, keep = given(case, jnp.asarray, dtype)
     numbers = {k: jnp.asarray(x, dtype) for k, x in case.numbers.items()}
     tokens = (X,) if case.Z is None else (X, Z)
 
@@ -285,16 +285,13 @@ def by_numpy(layer: Layer, case: LayerCase, dtype: str) -> Returned:
     if layer.backward is None:
         raise Broken(Fault("no_backward", "a layer of NumPy needs backward=, its own way back"))
 
-    def array(x: np.ndarray, dtype: str) -> np.ndarray:
-        return np.array(x, None if x.dtype == bool else dtype)
-
-    X, Z, keep = given(case, array, dtype)
-    W = {k: array(x, dtype) for k, x in case.numbers.items()}
+    X, Z, keep = given(case, np.array, dtype)
+    W = {k: np.array(x, dtype) for k, x in case.numbers.items()}
     Y = layer.call(X, Z, keep, W)
     _check_output(Y, X)
     Y = to_float64("the output", Y)
     back = named_gradients(layer, layer.backward(np.array(case.dY, dtype), X, Z, keep, W))
     pairs = [(X, case.X), (Z, case.context), *((W[k], x) for k, x in case.numbers.items())]
-    if not all(np.array_equal(x, array(fresh, dtype)) for x, fresh in pairs):
+    if not all(np.array_equal(x, np.array(fresh, dtype)) for x, fresh in pairs):
         raise Broken(Fault("inputs_modified", "it writes into its inputs"))
     return Y, back
