@@ -24,13 +24,15 @@ from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.diagnosis.conventions import detect
 from attnmath._examine.problems.bounds import CONSTANT, judge_answer, right_and_bounds
 from attnmath._examine.problems.case import Conventions
-from attnmath._examine.problems.families import FAMILIES, drawn_case, random_setting
+from attnmath._examine.problems.families import FAMILIES, drawn_case
 
 TESTS = Path(__file__).parent.parent / "tests" / "helpers"
+sys.path.insert(0, str(TESTS))
+from random_problems import random_setting  # noqa: E402
 
 
 def implementations(libraries):
-    sys.path[:0] = [str(TESTS), str(TESTS / "adapters")]
+    sys.path.insert(0, str(TESTS / "adapters"))
     from correct import CORRECT
 
     if not libraries:

@@ -28,18 +28,10 @@ DEMANDS = {
 
 
 def examine(
-    fn: Callable[..., Any],
-    backward: Callable[..., Any] | None = None,
-    *,
-    options: Mapping[str, Any] | Iterable[str] | None = None,
-    conventions: Mapping[str, str] | None = None,
-    dtype: Any = None,
-    framework: str | None = None,
-    layout: str | None = None,
-    device: Any = None,
-    seed: int | None = None,
-    time_limit: float = 30.0,
-    smallest: bool = True,
+    fn: Callable[..., Any], backward: Callable[..., Any] | None = None, *,
+    options: Mapping[str, Any] | Iterable[str] | None = None, conventions: Mapping[str, str] | None = None,
+    dtype: Any = None, framework: str | None = None, layout: str | None = None, device: Any = None,
+    seed: int | None = None, time_limit: float = 30.0, smallest: bool = True,
     progress: bool | Callable[[str], None] | None = None,
 ) -> Report:
     """Whether an attention and its gradients are right, and if not, which term is wrong.

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from attnmath import examine
-from attnmath._examine.diagnosis.coefficients import from_terms
-from attnmath._examine.diagnosis.diagnosis import Failure, diagnose
+from attnmath._examine.diagnosis.coefficients import Failure, from_terms
+from attnmath._examine.diagnosis.diagnosis import diagnose
 from attnmath._examine.diagnosis.mechanisms import without_trait
 from attnmath._examine.mistakes.mistakes import MISTAKES
 from attnmath._examine.problems.bounds import spans, where_in_words
@@ -106,12 +106,12 @@ def failure(x, got):
     off = Answer(*(None if a is None else 1e-14 * np.abs(a).max() * np.ones_like(a) for a in want))
     wrong = {k: np.abs(getattr(got, k) - getattr(want, k)) > getattr(off, k) for k in want._fields
              if getattr(want, k) is not None}
-    return Failure(x, got, want, off, {k: w for k, w in wrong.items() if w.any()})
+    return Failure(x, got, want, off, {k: w for k, w in wrong.items() if w.any()}, Conventions(), "float64")
 
 
 def terms_of(got, x):
     f = failure(x, got)
-    return {y.name: y for y in from_terms(x, Conventions(), got, f.off, f.wrong)}
+    return {y.name: y for y in from_terms(f)}
 
 
 def test_the_separate_terms():
@@ -139,7 +139,7 @@ def named(*names, x=None):
         y = case(i) if x is None else x
         changes = [next(iter(m.forms(y, Conventions())))[1] for name in names for m in MISTAKES if m.name == name][: len(names)]
         failures.append(failure(y, Steps(y, changes=changes).answer()))
-    return [f.name for f in diagnose(failures, Conventions(), "float64")]
+    return [f.name for f in diagnose(failures)]
 
 
 def test_two_at_once():
@@ -154,7 +154,7 @@ def test_what_has_no_name_has_a_place():
     want = Steps(x).answer()
     dK = want.dK.copy()
     dK[:, 1, 2:4] += np.sin(np.arange(dK[:, 1, 2:4].size)).reshape(dK[:, 1, 2:4].shape)
-    (found,) = diagnose([failure(x, want._replace(dK=dK))], Conventions(), "float64")
+    (found,) = diagnose([failure(x, want._replace(dK=dK))])
     assert (found.kind, found.name, found.where) == ("unnamed", "unnamed", "dK, head 1, rows 2 to 3")
 
 

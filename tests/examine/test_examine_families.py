@@ -9,9 +9,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnmath._examine.problems.case import Answer, Conventions
 from attnmath._examine.problems.exact_problems import HARD, UNIFORM, _without_rounding, exact_answer, exact_cases
-from attnmath._examine.problems.families import FAMILIES, SETTINGS, cases, random_case
+from attnmath._examine.problems.families import FAMILIES, SETTINGS, cases
 from attnmath._examine.problems.steps import Steps, T, grouped, softmax, sum_to
 from attnmath.rounding.formats import nearest
+from random_problems import random_case
 
 torch.set_num_threads(1)
 FORMATS = ("float64", "float32", "bfloat16", "float16")

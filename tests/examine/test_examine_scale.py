@@ -25,7 +25,7 @@ class Kept(torch.nn.Module):
 
 def read(gamma, dtype):
     candidate = Candidate(Kept(gamma), dtype=dtype, layout="bhsd", framework="torch")
-    return read_scale(candidate, Conventions(layout="bhsd"), Sizes(), np.random.default_rng(1))[0].get("scale")
+    return read_scale(candidate, Conventions(layout="bhsd"), Sizes(), np.random.default_rng(1))[0]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

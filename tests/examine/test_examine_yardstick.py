@@ -20,10 +20,11 @@ from attnmath._examine.problems.bounds import (
     whole_bounds,
 )
 from attnmath._examine.problems.case import Answer, Case, Setting
-from attnmath._examine.problems.families import cases, random_case
+from attnmath._examine.problems.families import cases
 from attnmath._examine.problems.steps import Steps, T
 from attnmath._examine.problems.tiled_bounds import tiled_answer
 from attnmath.rounding.formats import nearest
+from random_problems import random_case
 
 torch.set_num_threads(1)
 FORMATS = ("float64", "float32", "bfloat16", "float16")

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,16 @@ def reading() -> Iterator[None]:
         raise Broken(Fault("type", f"what it returns cannot be read: {message(error)}")) from error
 
 
+class Call(NamedTuple):
+    """How a candidate is called."""
+
+    means: Conventions
+    layout: str
+    seed: int = 0
+    forward: bool = False  # for the output alone
+    only: str | None = None  # of the gradients; "dK": k alone requires one
+
+
 class Called:
     """Two functions, their options by their own keywords, and the arrays of their library."""
 
@@ -47,23 +57,15 @@ class Called:
     arrays: Numpy
     earlier: list[tuple]  # what the call before returned, and its bits
 
-    def attempt(
-        self,
-        case: Case,
-        means: Conventions,
-        layout: str,
-        seed: int,
-        faults: list[Fault],
-        forward: bool = False,
-        only: str | None = None,
-    ) -> Answer:
+    def attempt(self, case: Case, call: Call, faults: list[Fault]) -> Answer:
         """The answer; what was done wrong is added to the faults."""
         lib, backward, traits = self.arrays, self.backward, case.traits
+        means, layout, seed, forward, only = call
         own = "strided" if "strided inputs" in traits else "own"
         spread = "strided" if "strided dO" in traits else "broadcast" if "broadcast dO" in traits else "own"
         args = [lib.arranged(to_layout(x, layout), own) for x in (case.Q, case.K, case.V)]
         dO = lib.arranged(to_layout(case.dO, layout), spread)
-        options, bias = self.own_keywords(case, means, layout, seed)
+        options, bias = self.own_keywords(case, call)
         watch = contract.Watch(lib, args, dO, options, self.earlier)
         drawn = case.R is not None and "dropout_mask" not in self.options
 
@@ -102,10 +104,9 @@ class Called:
             read["dB"] = contract.summed_dB(dB, case.bias, layout)
         return Answer(**read)
 
-    def own_keywords(
-        self, case: Case, means: Conventions, layout: str, seed: int
-    ) -> tuple[dict[str, Any], str | None]:
+    def own_keywords(self, case: Case, call: Call) -> tuple[dict[str, Any], str | None]:
         """The options in the functions' own words, and the one among them that has a gradient."""
+        means, layout, seed, *_ = call
         lib, words, given = self.arrays, self.options, self._needed(case, means, layout)
         keep, bias = case.keep, case.bias
         if keep is not None and bias is not None and words.get("mask") == words.get("bias") is not None:
@@ -136,13 +137,8 @@ class Called:
         except (TypeError, ValueError):  # what is written in C may have none
             return {}
         scores = scores_axes(np.zeros((1, 1, s["n"], s["m"])), layout)
-        nothing = {
-            "mask": {"keep": scores == 0, "drop": scores != 0, "add": scores}[means.mask or "keep"],
-            "bias": scores,
-            "dropout_mask": scores + 1,
-            "scale": case.gamma(means),
-            "dropout": 0.0,
-        }
+        mask = {"keep": scores == 0, "drop": scores != 0, "add": scores}[means.mask or "keep"]
+        nothing = dict(mask=mask, bias=scores, dropout_mask=scores + 1, scale=case.gamma(means), dropout=0.0)
         without = [word for word, name in self.options.items()
                    if name in known and known[name].default is inspect.Parameter.empty]
         given = {word: nothing[word] for word in without if word in nothing}

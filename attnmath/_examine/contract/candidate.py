@@ -3,22 +3,14 @@
 import copy
 import functools
 import itertools
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from attnmath._examine.contract.attempt import Called, ask, reading
-from attnmath._examine.contract.contract import (
-    check_candidate,
-    checked_options,
-    joined_answer,
-    kind,
-    parts_of_case,
-    to_layout,
-)
+from attnmath._examine.contract import contract
+from attnmath._examine.contract.attempt import Call, Called, ask, reading
 from attnmath._examine.contract.functions import Broken, Fault, Worker, libraries_in_order, message
 from attnmath._examine.contract.libraries import Numpy, dtype_name, framework
 from attnmath._examine.problems.case import Answer, Case, Conventions, Sizes
@@ -32,7 +24,6 @@ class Outcome:
 
     answer: Answer | None  # None: there is nothing to judge; error says why
     error: Fault | None
-    seconds: float
     faults: tuple[Fault, ...]
     case: Case  # with the dropout that was drawn
 
@@ -60,21 +51,14 @@ class Candidate(Called):
     """
 
     def __init__(
-        self,
-        fn: Callable,
-        backward: Callable | None = None,
-        *,
-        options: Mapping[str, Any] | Iterable[str] | None = None,
-        framework: str | None = None,
-        dtype: Any = None,
-        layout: str | None = None,
-        device: Any = None,
-        time_limit: float = 30.0,
+        self, fn: Callable, backward: Callable | None = None, *,
+        options: Mapping[str, Any] | Iterable[str] | None = None, framework: str | None = None, dtype: Any = None,
+        layout: str | None = None, device: Any = None, time_limit: float = 30.0,
     ) -> None:
-        check_candidate(fn, backward, layout, time_limit)
+        contract.check_candidate(fn, backward, layout, time_limit)
         self.fn, self.backward, self.layout, self.device = fn, backward, layout, device
         self.time_limit = time_limit
-        self.options = checked_options(options, OPTION_WORDS)
+        self.options = contract.checked_options(options, OPTION_WORDS)
         self.framework, self.given_dtype = framework, None if dtype is None else dtype_name(dtype)
         self.worker, self.earlier = Worker(), []
         self.misfit: Fault | None = None
@@ -159,15 +143,15 @@ class Candidate(Called):
         def call(layout: str, s: int, d: int) -> None:
             one = np.ones([size if letter in layout else 1 for letter, size in zip("bhsd", (2, 2, s, d))])
             case = Case(one, one, one, one)
-            args = [lib.array(to_layout(x, layout)) for x in (case.Q, case.K, case.V)]
-            options, _ = self.own_keywords(case, Conventions(), layout, 0)
+            args = [lib.array(contract.to_layout(x, layout)) for x in (case.Q, case.K, case.V)]
+            options, _ = self.own_keywords(case, Call(Conventions(), layout))
             if self.backward is None and lib.name != "numpy":
                 O, _ = ask(lib.differentiated, self.fn, args, options, None)
             else:
                 O = ask(lib.called, self.fn, args, options)
             with reading():
                 if not lib.is_array(O):
-                    raise Broken(Fault("type", f"it returns {kind(O)}"))
+                    raise Broken(Fault("type", f"it returns {contract.kind(O)}"))
 
         layouts = [self.layout] if self.layout else ["bhsd", "hsd", "sd"]
         for (s, d), layout in itertools.product([(2, 2), (128, 64)], layouts):  # some take whole tiles alone
@@ -186,44 +170,27 @@ class Candidate(Called):
         """What a call returns, in the candidate's thread and under its library's settings."""
         return self.worker.call(lambda: self.arrays.inside(call), self.time_limit)
 
-    def lacks(self, case: Case) -> list[str]:
-        """The words of the options that a case needs and the candidate has not."""
-        s = case.sizes
-        needs = dict(
-            mask=case.keep is not None,
-            bias=case.bias is not None,
-            causal=case.causal,
-            scale=case.scale is not None,
-            groups=s["G"] != s["H"],
-            dropout=case.R is not None and "dropout_mask" not in self.options,
-        )
-        return [word for word, needed in needs.items() if needed and word not in self.options]
-
-    def keywords(self, case: Case, means: Conventions, layout: str, seed: int = 0) -> dict[str, Any]:
+    def keywords(self, case: Case, means: Conventions, layout: str) -> dict[str, Any]:
         """The options of a call, by the candidate's own keywords."""
-        return self.in_time(lambda: self.own_keywords(case, means, layout, seed))[0]
+        return self.in_time(lambda: self.own_keywords(case, Call(means, layout)))[0]
 
     def run(
-        self,
-        case: Case,
-        means: Conventions | None = None,
-        seed: int = 0,
-        *,
-        forward: bool = False,
+        self, case: Case, means: Conventions | None = None, seed: int = 0, *, forward: bool = False,
         only: str | None = None,
     ) -> Outcome:
         """The candidate's answer to a case, in float64; what it did wrong on the way.
 
         forward: the output alone; only="dK" (torch): k alone requires a gradient.
         """
-        began, means = time.perf_counter(), means or Conventions()
+        means = means or Conventions()
         faults: list[Fault] = []
-        layout = self.layout or means.layout or "bhsd"
+        call = Call(means, self.layout or means.layout or "bhsd", seed, forward, only)
         answer, error = None, None
         try:
             if self.worker.hung:
                 raise Broken(self.worker.hung)
-            if lacking := self.lacks(case):
+            takes = {*self.options, *(["dropout"] if "dropout_mask" in self.options else [])}
+            if lacking := [word for word in case.needs if word not in takes]:
                 raise Broken(Fault("options", f"it has no option for {' and '.join(lacking)}"))
             self.library  # noqa: B018, found at the first call
             if self.options.get("causal") is True and not case.causal:
@@ -231,25 +198,20 @@ class Candidate(Called):
                 if not case.seen(means).any(-1).all():
                     case = replace(case, traits=case.traits | {"empty row"})
             if case.R is not None and "dropout_mask" not in self.options:
-                case = self._with_dropout(case, case.R, means, layout, seed)
-            answer = self._joined(case, means, layout, seed, faults, forward, only)
+                case = self._with_dropout(case, case.R, call)
+            answer = self._joined(case, call, faults)
         except Broken as broken:
             error = broken.fault
-        seconds = time.perf_counter() - began
-        return Outcome(answer, error, seconds, tuple(dict.fromkeys(faults)), case)
+        return Outcome(answer, error, tuple(dict.fromkeys(faults)), case)
 
-    def _joined(
-        self, case: Case, means: Conventions, layout: str, seed: int, faults: list[Fault], forward: bool,
-        only: str | None = None,
-    ) -> Answer:
+    def _joined(self, case: Case, call: Call, faults: list[Fault]) -> Answer:
         """The answer to a case that may have to be given in parts."""
         answers = []
-        for at, part in parts_of_case(case, layout):
-            call = functools.partial(self.attempt, part, means, layout, seed, faults, forward, only)
-            answers.append((at, self.in_time(call)))
-        return joined_answer(case, answers)
+        for at, part in contract.parts_of_case(case, call.layout):
+            answers.append((at, self.in_time(functools.partial(self.attempt, part, call, faults))))
+        return contract.joined_answer(case, answers)
 
-    def _with_dropout(self, case: Case, R: np.ndarray, means: Conventions, layout: str, seed: int) -> Case:
+    def _with_dropout(self, case: Case, R: np.ndarray, call: Call) -> Case:
         """The case with the dropout that the candidate draws from this seed, in place of R.
 
         It is read off with Q = 0 and unit vectors as values, as many as a value has entries.
@@ -259,6 +221,6 @@ class Candidate(Called):
         for start in range(0, s["m"], s["d_v"]):
             V = np.zeros(case.V.shape)
             V[..., start:, :] = np.eye(s["m"] - start, s["d_v"])
-            O = self._joined(replace(case, Q=0 * case.Q, V=V), means, layout, seed, [], True).O
+            O = self._joined(replace(case, Q=0 * case.Q, V=V), call._replace(forward=True, only=None), []).O
             found[..., start : start + s["d_v"]] = O[..., : s["m"] - start]
         return replace(case, R=np.where(found != 0, R.max(), 0.0))

@@ -260,7 +260,7 @@ def message(error: BaseException, length: int = 200) -> str:
     return text if len(text) <= length else text[: length - 3] + "..."
 
 
-def failure(error: BaseException) -> str:
+def failure_of(error: BaseException) -> str:
     """That the examination itself failed, and where: no word on what is examined."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(HERE)]
     place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""

@@ -3,7 +3,7 @@
 probes        small problems, and the numbers that are read off the answers
 conventions   which layout, mask, alignment and groups a candidate means
 habits        what a right candidate does at every call, and what it may still do to those who use it
-coefficients  multiples of the separate terms, by least squares
+coefficients  a problem that went wrong; multiples of its separate terms, by least squares
 diagnosis     which wrong closed form gives what came, or which two
 mechanisms    mistakes that are no closed form: strides, formats, thresholds
 own_output    another function: are its gradients those of its own output?

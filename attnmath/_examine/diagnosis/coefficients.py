@@ -1,17 +1,68 @@
-"""What multiples of the separate terms of a gradient say: a scale, a row term, a sum over a group."""
+"""A problem that went wrong; and what multiples of its separate terms say: a scale, a row term, a group."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from attnmath._examine.problems.bounds import where_in_words
 from attnmath._examine.problems.case import Answer, Case, Conventions
-from attnmath._examine.problems.steps import ATTENTION, BACK, GROUPS, Steps, grouped
+from attnmath._examine.problems.steps import ATTENTION, BACK, GROUPS, Change, Steps, grouped
 from attnmath._examine.report.report import Finding
 from attnmath._words.arrays import T, sum_to
+from attnmath.rounding.formats import unit_roundoff
 
 Deviation = tuple[str, str, str, str]  # name, sentence, formula, cure
+
+
+@dataclass(frozen=True, eq=False)
+class Failure:
+    """A problem that went wrong: what came, what is right, how far off it may be."""
+
+    case: Case
+    got: Answer
+    want: Answer
+    off: Answer
+    wrong: dict[str, np.ndarray]  # for each output, which entries
+    means: Conventions
+    dtype: str
+
+    @property
+    def generic(self) -> bool:
+        """Whether its numbers have no structure of their own."""
+        s, traits = self.case.sizes, self.case.traits
+        drawn = bool(traits & {"gaussian", "peaked", "outliers"})
+        return drawn and min(s["n"], s["m"], s["d_k"], s["d_v"]) > 1 and self.case.scale != 0
+
+    @property
+    def size(self) -> tuple[bool, int]:
+        """How much there is to compute; last of all where infinities hide the numbers."""
+        finite = all(np.isfinite(x).all() for x in self.got.there.values())
+        return not finite, self.case.Q.size * self.case.K.shape[2]
+
+    def where(self, letters: Iterable[str] = ()) -> str:
+        """Where each of these outputs is wrong, or each that is."""
+        return "; ".join(where_in_words(x, self.wrong[x], getattr(self.got, x)) for x in letters or self.wrong)
+
+    def steps(self, changes: Iterable[Change] = ()) -> Steps:
+        """The problem solved with these changes."""
+        return Steps(self.case, self.means, changes)
+
+    def gives(self, changes: Iterable[Change]) -> bool:
+        """Whether wrong steps give everything that came."""
+        s = self.steps(changes)
+        letters = sorted(self.got.there, key=lambda x: x not in self.wrong)  # wrong ones first: most forms fail
+        return all(self.gives_letter(x, s) for x in letters)
+
+    def gives_letter(self, letter: str, s: Steps) -> bool:
+        """Whether wrong steps give what came, up to the roundings that both forms have."""
+        form, got, off = getattr(s, letter), getattr(self.got, letter), getattr(self.off, letter)
+        if form is None or form.shape != got.shape:
+            return False
+        with np.errstate(all="ignore"):
+            size = np.abs(form).max((-2, -1), keepdims=True, initial=0.0)
+            return bool(np.all(np.abs(got - form) <= 4 * off + 16 * unit_roundoff(self.dtype) * size))
 
 
 class Fit(NamedTuple):
@@ -73,19 +124,16 @@ def fitted_terms(case: Case, means: Conventions, got: Answer, off: Answer) -> It
             yield letter, Fit(c[:n], c[n:] if D else None, 4 / sizes.min())
 
 
-def from_terms(
-    case: Case, means: Conventions, got: Answer, off: Answer, wrong: dict[str, np.ndarray]
-) -> list[Finding]:
+def from_terms(f: Failure) -> list[Finding]:
     """What is wrong, if every wrong output is a sum of multiples of its terms; otherwise nothing."""
-    found = {x: fit for x, fit in fitted_terms(case, means, got, off) if x in wrong}
-    if found.keys() != wrong.keys():
+    found = {x: fit for x, fit in fitted_terms(f.case, f.means, f.got, f.off) if x in f.wrong}
+    if found.keys() != f.wrong.keys():
         return []
     findings: dict[str, Finding] = {}
     for letter, fit in found.items():
-        for name, title, formula, cure in _deviations(letter, fit, case, means):
-            where = where_in_words(letter, wrong[letter], getattr(got, letter))
+        for name, title, formula, cure in _deviations(letter, fit, f.case, f.means):
             old = findings.get(name)
-            where = f"{old.where}; {where}" if old else where
+            where = f"{old.where}; {f.where([letter])}" if old else f.where([letter])
             findings[name] = Finding("mistake", name, old.title if old else title, where, formula, cure,
                                      "least squares on the separate terms leaves rounding alone")
     both = [found[x].dP[0] for x in ("dQ", "dK") if x in found and found[x].all(found[x].dP[0])]

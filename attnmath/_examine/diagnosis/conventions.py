@@ -12,21 +12,13 @@ import numpy as np
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.contract import AXIS_ORDERS
 from attnmath._examine.contract.functions import Fault
-from attnmath._examine.diagnosis.probes import (
-    TRIED,
-    Readings,
-    hard,
-    read_dropout,
-    read_empty,
-    read_inside,
-    read_scale,
-    read_weights,
-    right_rows,
-    small_problem,
-)
+from attnmath._examine.diagnosis import probes
+from attnmath._examine.diagnosis.probes import Reading
 from attnmath._examine.problems.case import Case, Conventions, Rng, Sizes
 from attnmath._examine.problems.steps import Steps
 from attnmath._examine.report.report import Finding
+
+NEED_NO_OPTION = "scale", "empty", "inside"  # these can be read off any candidate
 
 
 def detect(candidate: Candidate, told: Conventions | None = None) -> tuple[Conventions, list[Finding]]:
@@ -39,10 +31,11 @@ def detect(candidate: Candidate, told: Conventions | None = None) -> tuple[Conve
     if sizes is None:
         return means, findings
     candidate.sizes = sizes
-    for read in (_read_mask, _read_causal, _read_groups, read_scale, read_empty, read_inside, read_dropout):
-        found, more = read(candidate, means, sizes, np.random.default_rng(1))
-        means = means.told(**{name: x for name, x in found.items() if getattr(told, name) is None})
-        findings += more
+    for name, read in READERS.items():
+        if getattr(means, name, None) is None and (name in NEED_NO_OPTION or name in candidate.options):
+            found, more = read(candidate, means, sizes, np.random.default_rng(1))
+            means = means.told(**{name: found})
+            findings += more
     return means, findings
 
 
@@ -50,8 +43,8 @@ def _read_layout(candidate: Candidate, means: Conventions) -> tuple[Conventions,
     """The layout, the sizes that the candidate takes, and whether it is causal unasked."""
     layouts = [means.layout] if means.layout else AXIS_ORDERS
     errors: dict[str, Fault] = {}
-    for sizes in TRIED:
-        case = hard(sizes, np.random.default_rng(0))
+    for sizes in probes.TRIED:
+        case = probes.hard(sizes, np.random.default_rng(0))
         found = []
         for layout in layouts:
             outcome = candidate.run(case, means.told(layout=layout), forward=True)
@@ -63,7 +56,7 @@ def _read_layout(candidate: Candidate, means: Conventions) -> tuple[Conventions,
             causal = {a: replace(case, causal=True) for a in ("upper_left", "lower_right")}
             forms = {None: Steps(case).O} | {a: Steps(x, Conventions(causal=a)).O for a, x in causal.items()}
             for always, want in forms.items():
-                found.append((right_rows(outcome.answer.O, want).mean(), layout, always))
+                found.append((probes.right_rows(outcome.answer.O, want).mean(), layout, always))
         if found:
             best = max(score for score, *_ in found)
             _, layout, always = next(row for row in found if row[0] == best)
@@ -84,51 +77,49 @@ def _failed(fault: Fault) -> Finding:
 
 def _pattern(candidate: Candidate, means: Conventions, case: Case) -> np.ndarray | None:
     """Which keys are seen: those with at least half of the largest weight of their row."""
-    W = read_weights(candidate, case, means)
+    W = probes.read_weights(candidate, case, means)
     return None if W is None else W > W.max(-1, keepdims=True) / 2
 
 
 def _ignored(candidate: Candidate, means: Conventions, sizes: Sizes, **asked: Any) -> bool:
     """Whether what is asked for changes nothing, bit for bit, in hard attention."""
-    case = hard(sizes, np.random.default_rng(3))
+    case = probes.hard(sizes, np.random.default_rng(3))
     plain, other = (candidate.run(x, means, forward=True).answer for x in (case, replace(case, **asked)))
     return plain is not None and other is not None and np.array_equal(plain.O, other.O)
 
 
-def _read_mask(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> Readings:
+def _read_mask(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> Reading:
     """Whether True, or which number, lets a query attend."""
-    if "mask" not in candidate.options or means.mask is not None:
-        return {}, []
     keep = rng.random((sizes.b, 1, sizes.n, sizes.m)) < 0.6
     keep[..., 0], keep[..., 1] = True, False  # something to see, and something hidden
-    case = small_problem(sizes, rng, keep=keep)
+    case = probes.small_problem(sizes, rng, keep=keep)
     scores = {}
     for kind in ("keep", "drop", "add"):
-        W = read_weights(candidate, case, means.told(mask=kind))
+        W = probes.read_weights(candidate, case, means.told(mask=kind))
         if W is not None:  # of forms that agree the one that hides: True, added to a score, is only 1
             seen, hidden = W > W.max(-1, keepdims=True) / 2, np.broadcast_to(~keep, W.shape)
             scores[kind] = (seen == keep).all(-1).mean(), (W[hidden] == 0).mean()
     if not scores:
-        return {}, [_failed(candidate.run(case, means.told(mask="keep"), forward=True).refusal)]
+        return None, [_failed(candidate.run(case, means.told(mask="keep"), forward=True).refusal)]
     best = max(scores, key=scores.__getitem__)
     if scores[best][0] > 0.5:
-        return {"mask": best}, []
+        return best, []
     if all(_ignored(candidate, means.told(mask=kind), sizes, keep=keep) for kind in scores):
-        return {}, [Finding("mistake", "mask_ignored", "the mask is ignored", cure="use it")]
-    return {}, [_unexplained("mask", "no kind of mask (True = keep, True = drop, added numbers) explains it")]
+        return None, [Finding("mistake", "mask_ignored", "the mask is ignored", cure="use it")]
+    return None, [_unexplained("mask", "no kind of mask (True = keep, True = drop, added numbers) explains it")]
 
 
 def _unexplained(what: str, title: str, evidence: str | None = None) -> Finding:
     return Finding("unnamed", f"{what}_unexplained", title, evidence=evidence)
 
 
-def _read_causal(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> Readings:
+def _read_causal(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> Reading:
     """Where the diagonal of a causal mask lies for n unlike m; offset 0 is the upper left."""
-    if "causal" not in candidate.options or means.causal is not None or sizes.square:
-        return {}, []
+    if sizes.square:
+        return None, []
     found, findings = [], []
     for s in (sizes, replace(sizes, n=sizes.m, m=sizes.n)):
-        seen = _pattern(candidate, means, small_problem(s, rng, causal=True))
+        seen = _pattern(candidate, means, probes.small_problem(s, rng, causal=True))
         if seen is None:
             continue
         names = {0: "upper_left", s.m - s.n: "lower_right"}
@@ -145,8 +136,8 @@ def _read_causal(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rn
     if len(set(found)) == 2:
         title = "the causal mask is aligned in one way for n < m, and in the other for n > m"
         evidence = f"n < m: {found[0]}; n > m: {found[1]}"
-        return {}, [_unexplained("causal", title, evidence)]
-    return ({"causal": found[0]} if found else {}), findings[:1]
+        return None, [_unexplained("causal", title, evidence)]
+    return (found[0] if found else None), findings[:1]
 
 
 def _agreement(seen: np.ndarray, offset: int) -> float:
@@ -157,21 +148,25 @@ def _agreement(seen: np.ndarray, offset: int) -> float:
     return (seen == want).all(-1)[..., counted].mean() if counted.any() else 0.0
 
 
-def _read_groups(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> Readings:
+def _read_groups(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> Reading:
     """Which head of keys and values each query head reads."""
-    if "groups" not in candidate.options or means.groups is not None:
-        return {}, []
     H, G = 6, 3
-    case = small_problem(replace(sizes, H=H), rng, G=G)
+    case = probes.small_problem(replace(sizes, H=H), rng, G=G)
     V = np.broadcast_to(np.arange(1.0, G + 1)[:, None, None], case.V.shape)
     outcome = candidate.run(replace(case, V=np.array(V)), means, forward=True)
     if outcome.answer is None:
-        return {}, [_failed(outcome.refusal)]
+        return None, [_failed(outcome.refusal)]
     read = np.rint(np.median(outcome.answer.O, axis=(0, 2, 3))).astype(int) - 1
     maps: dict[str, Callable] = {"blocks": lambda h: h // (H // G), "interleaved": lambda h: h % G}
     right = {name: sum(read[h] == f(h) for h in range(1, H - 1)) for name, f in maps.items()}
     best = max(right, key=right.__getitem__)
     if right[best] >= 3:
-        return {"groups": best}, []
+        return best, []
     title = "query heads read other heads of keys and values than h // (H/G) or h mod G"
-    return {}, [_unexplained("groups", title, f"H = {H}, G = {G}: the heads read are {read.tolist()}")]
+    return None, [_unexplained("groups", title, f"H = {H}, G = {G}: the heads read are {read.tolist()}")]
+
+
+READERS: dict[str, Callable[..., Reading]] = dict(
+    mask=_read_mask, causal=_read_causal, groups=_read_groups, scale=probes.read_scale, empty=probes.read_empty,
+    inside=probes.read_inside, dropout=probes.read_dropout,
+)

@@ -1,19 +1,14 @@
 """Which mistake is it? Wrong closed forms first, then the separate terms, then two at once, then the place."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations, islice
 from typing import NamedTuple
 
-import numpy as np
-
-from attnmath._examine.diagnosis.coefficients import from_terms
+from attnmath._examine.diagnosis.coefficients import Failure, from_terms
 from attnmath._examine.mistakes.mistakes import MISTAKES
-from attnmath._examine.problems.bounds import where_in_words
-from attnmath._examine.problems.case import Answer, Case, Conventions
-from attnmath._examine.problems.steps import WAYS, Change, Mistake, Steps
+from attnmath._examine.problems.steps import WAYS, Change, Mistake
 from attnmath._examine.report.report import Finding
-from attnmath.rounding.formats import unit_roundoff
 
 # What the two ways to find D, and the two to find P, depend on: elsewhere they are the same.
 UPSTREAM = frozenset("Q K V dO R gamma owner seen bias B keys values QK A P O owner_back B_back keys_back"
@@ -21,30 +16,6 @@ UPSTREAM = frozenset("Q K V dO R gamma owner seen bias B keys values QK A P O ow
 CASES = 8  # failing problems that a name has to explain, the smallest of each kind
 MOST_NAMES = 3  # where more names than that fit as well, none is given
 TRIES = 300  # pairs of wrong formulas
-
-
-@dataclass(frozen=True, eq=False)
-class Failure:
-    """A problem that went wrong: what came, what is right, how far off it may be."""
-
-    case: Case
-    got: Answer
-    want: Answer
-    off: Answer
-    wrong: dict[str, np.ndarray]  # for each output, which entries
-
-    @property
-    def generic(self) -> bool:
-        """Whether its numbers have no structure of their own."""
-        s, traits = self.case.sizes, self.case.traits
-        drawn = bool(traits & {"gaussian", "peaked", "outliers"})
-        return drawn and min(s["n"], s["m"], s["d_k"], s["d_v"]) > 1 and self.case.scale != 0
-
-    @property
-    def size(self) -> tuple[bool, int]:
-        """How much there is to compute; last of all where infinities hide the numbers."""
-        finite = all(np.isfinite(x).all() for x in self.got if x is not None)
-        return not finite, self.case.Q.size * self.case.K.shape[2]
 
 
 class MistakeForm(NamedTuple):
@@ -61,10 +32,10 @@ class MistakeForm(NamedTuple):
         return Finding("mistake", m.name, title, where, m.formula, m.cure, evidence)
 
 
-def head_forms(case: Case, means: Conventions, mistakes: Iterable[Mistake] = MISTAKES) -> Iterator[MistakeForm]:
-    """Every mistake in every form that it can have in a case."""
+def head_forms(f: Failure, mistakes: Iterable[Mistake] = MISTAKES) -> Iterator[MistakeForm]:
+    """Every mistake in every form that it can have in a problem."""
     for mistake in mistakes:
-        for detail, change in mistake.forms(case, means):
+        for detail, change in mistake.forms(f.case, f.means):
             for way in WAYS if UPSTREAM & change.keys() else WAYS[:1]:
                 yield MistakeForm(mistake, detail, (*way, change))
 
@@ -74,31 +45,14 @@ def both_forms(a: MistakeForm, b: MistakeForm) -> MistakeForm:
     return MistakeForm(b.mistake, b.detail, (*a.changes, *b.changes))
 
 
-def explained_by_name(name: str, f: Failure, means: Conventions, dtype: str) -> bool:
+def explained_by_name(name: str, f: Failure) -> bool:
     """Whether a mistake of this name, in any form, gives what came."""
-    return any(gives_answer(form, f, means, dtype) for form in forms_of([name], f, means))
+    return any(f.gives(form.changes) for form in forms_of([name], f))
 
 
-def forms_of(names: Sequence[str], f: Failure, means: Conventions) -> Iterator[MistakeForm]:
+def forms_of(names: Sequence[str], f: Failure) -> Iterator[MistakeForm]:
     """The forms of the mistakes of these names in a problem."""
-    return head_forms(f.case, means, [m for m in MISTAKES if m.name in names])
-
-
-def gives_answer(form: MistakeForm, f: Failure, means: Conventions, dtype: str) -> bool:
-    """Whether a form gives everything that came."""
-    s = Steps(f.case, means, form.changes)
-    letters = sorted(f.got._fields, key=lambda x: x not in f.wrong)  # wrong ones first: most forms fail
-    return all(gives_letter(getattr(s, x), x, f, dtype) for x in letters if getattr(f.got, x) is not None)
-
-
-def gives_letter(wrong: np.ndarray | None, letter: str, f: Failure, dtype: str) -> bool:
-    """Whether a wrong closed form gives what came, up to the roundings that both forms have."""
-    got, off = getattr(f.got, letter), getattr(f.off, letter)
-    if wrong is None or wrong.shape != got.shape:
-        return False
-    with np.errstate(all="ignore"):
-        size = np.abs(wrong).max((-2, -1), keepdims=True, initial=0.0)
-        return bool(np.all(np.abs(got - wrong) <= 4 * off + 16 * unit_roundoff(dtype) * size))
+    return head_forms(f, [m for m in MISTAKES if m.name in names])
 
 
 def representatives(failures: Sequence[Failure], most: int = CASES) -> list[Failure]:
@@ -131,22 +85,17 @@ def named_finding(form: MistakeForm, explained: Sequence[Failure], others: list[
         evidence = f"this wrong formula gives {of} as it came, up to rounding"
     if others:
         evidence += "; so would " + ", ".join(others)
-    return form.finding(where_wrong(explained[0]), evidence)
-
-
-def where_wrong(f: Failure, letters: Iterable[str] = ()) -> str:
-    """Where each of these outputs is wrong, or each that is."""
-    return "; ".join(where_in_words(x, f.wrong[x], getattr(f.got, x)) for x in letters or f.wrong)
+    return form.finding(explained[0].where(), evidence)
 
 
 def unnamed_finding(f: Failure, letters: Iterable[str] = ()) -> Finding:
-    """Something is wrong and has no name: the where_in_words."""
+    """Something is wrong and has no name: the place."""
     letters = sorted(letters or f.wrong)
-    return Finding("unnamed", "unnamed", "the mistake has no name here", where_wrong(f, letters),
+    return Finding("unnamed", "unnamed", "the mistake has no name here", f.where(letters),
                    evidence=f"in the problem '{f.case.name}' with {', '.join(sorted(f.case.traits))}")
 
 
-def diagnose(failures: Sequence[Failure], means: Conventions, dtype: str) -> list[Finding]:
+def diagnose(failures: Sequence[Failure]) -> list[Finding]:
     """The mistakes that explain the failures, each once; what stays unexplained as a place.
 
     A name comes from a problem without structure of its own: where all weights are equal, or
@@ -157,32 +106,30 @@ def diagnose(failures: Sequence[Failure], means: Conventions, dtype: str) -> lis
     solved: dict[str, list[Failure]] = {}
     rest = representatives(failures)
     while rest and len(found) < 4 and (rest[0].generic or not found):
-        second = further_mistake([x.name for x in found], rest[0], means, dtype) if found else None
-        names, explained = ([second], [rest[0]]) if second else explain(rest, means, dtype)
+        second = further_mistake([x.name for x in found], rest[0]) if found else None
+        names, explained = ([second], [rest[0]]) if second else explain(rest)
         if not names:
             break
         found += [x for x in names if x.name not in {y.name for y in found}]
         solved |= {x.name: explained or [rest[0]] for x in names if x.name not in solved}
         both = [x.name for x in found] if second else []
         rest = [f for f in rest if f not in explained] if explained else []
-        rest = [f for f in rest if not explained_by_names(f, both, means, dtype)]
+        rest = [f for f in rest if not explained_by_names(f, both)]
     if rest:  # a name from one problem alone does not stand where the same output stays unexplained
         left = {x for f in rest for x in f.wrong}
         kept = [x for x in found if len(solved[x.name]) > 1 or not left & solved[x.name][0].wrong.keys()]
         return [*kept, unnamed_finding(rest[0])]
-    return found + something_else(failures, found, means, dtype)
+    return found + something_else(failures, found)
 
 
-def explain(
-    failures: Sequence[Failure], means: Conventions, dtype: str
-) -> tuple[list[Finding], list[Failure]]:
+def explain(failures: Sequence[Failure]) -> tuple[list[Finding], list[Failure]]:
     """What explains the first failure, and the failures that it explains."""
     first = failures[0]
     alike = [f for f in failures[1:] if f.wrong.keys() == first.wrong.keys()]
-    known = [form for form in head_forms(first.case, means) if gives_answer(form, first, means, dtype)]
+    known = [form for form in head_forms(first) if first.gives(form.changes)]
     ranked = []
     for name in dict.fromkeys(form.mistake.name for form in known):
-        explained = [f for f in failures if f is first or explained_by_name(name, f, means, dtype)]
+        explained = [f for f in failures if f is first or explained_by_name(name, f)]
         more = [f for f in failures if f.wrong.keys() & first.wrong.keys() and f not in explained]
         if len(explained) == 1 and more or name == "zeros" and not set(alike) <= set(explained):
             continue  # it fits there by chance, or is zero there and something else elsewhere
@@ -194,78 +141,70 @@ def explain(
         if len(others) > MOST_NAMES:
             return [], []
         return [named_finding(form, explained, others)], explained
-    findings = from_terms(first.case, means, first.got, first.off, first.wrong)
-    explained = [f for f in failures if _same_terms(f, findings, means)]
+    findings = from_terms(first)
+    explained = [f for f in failures if _terms_among(f, {x.name for x in findings})]
     if findings and (len(explained) > 1 or not alike):
         return findings, explained
-    return two_mistakes(failures, means, dtype)
+    return two_mistakes(first)
 
 
-def _same_terms(f: Failure, findings: list[Finding], means: Conventions) -> bool:
-    names = {x.name for x in from_terms(f.case, means, f.got, f.off, f.wrong)}
-    return bool(names) and names <= {x.name for x in findings}
+def _terms_among(f: Failure, names: Collection[str]) -> bool:
+    read = {x.name for x in from_terms(f)}
+    return bool(read) and read <= set(names)
 
 
 # ---- several mistakes at once: a further one beside the first, two together, and what is left ----
 
 
-def something_else(
-    failures: Sequence[Failure], found: Sequence[Finding], means: Conventions, dtype: str
-) -> list[Finding]:
+def something_else(failures: Sequence[Failure], found: Sequence[Finding]) -> list[Finding]:
     """That what was found is not all: some problem goes wrong in another way."""
     names = [x.name for x in found if x.kind == "mistake"]
     generic = representatives([f for f in failures if f.generic], 2 * CASES)
     left = []
     if len(names) == len(found):
-        left = [f for f in generic if not explained_by_names(f, names, means, dtype)]
+        left = [f for f in generic if not explained_by_names(f, names)]
     if not left:
         return []
     title = f"something else is wrong: {len(left)} of {len(generic)} kinds of failing problems are not explained"
     return [replace(unnamed_finding(left[0]), name="more", title=title)]
 
 
-def further_mistake(names: Sequence[str], f: Failure, means: Conventions, dtype: str) -> Finding | None:
+def further_mistake(names: Sequence[str], f: Failure) -> Finding | None:
     """A further mistake that together with one of these names gives what came."""
     few = 2 if f.case.Q.shape[2] * f.case.K.shape[2] > 600 else 2 * len(WAYS)  # long ones take time
-    first = list(islice(forms_of(names, f, means), few))
-    for other in head_forms(f.case, means):
+    first = list(islice(forms_of(names, f), few))
+    for other in head_forms(f):
         if other.mistake.name not in names:
             for form in first:
                 both = both_forms(form, other)
-                if gives_answer(both, f, means, dtype):
+                if f.gives(both.changes):
                     return named_finding(both, [f], [])
     return None
 
 
-def explained_by_names(f: Failure, names: Sequence[str], means: Conventions, dtype: str) -> bool:
+def explained_by_names(f: Failure, names: Sequence[str]) -> bool:
     """Whether the mistakes of these names, one of them or two together, give what came."""
-    if any(explained_by_name(name, f, means, dtype) for name in names):
+    if any(explained_by_name(name, f) for name in names) or _terms_among(f, names):
         return True
-    read = {x.name for x in from_terms(f.case, means, f.got, f.off, f.wrong)}
-    if read and read <= set(names):
-        return True
-    each = [list(forms_of([name], f, means)) for name in names]
+    each = [list(forms_of([name], f)) for name in names]
     both = (both_forms(a, b) for x, y in combinations(each, 2) for a in x for b in y)
-    return any(gives_answer(form, f, means, dtype) for form in islice(both, TRIES))
+    return any(f.gives(form.changes) for form in islice(both, TRIES))
 
 
-def two_mistakes(
-    failures: Sequence[Failure], means: Conventions, dtype: str
-) -> tuple[list[Finding], list[Failure]]:
+def two_mistakes(first: Failure) -> tuple[list[Finding], list[Failure]]:
     """Two mistakes at once, out of those that explain one wrong output each."""
-    first = failures[0]
     partly: list[tuple[MistakeForm, frozenset[str]]] = []
     seen = set()
-    for form in head_forms(first.case, means):
-        s = Steps(first.case, means, form.changes)
-        here = frozenset(x for x in first.wrong if gives_letter(getattr(s, x), x, first, dtype))
+    for form in head_forms(first):
+        s = first.steps(form.changes)
+        here = frozenset(x for x in first.wrong if first.gives_letter(x, s))
         if here and (form.mistake.name, here) not in seen:
             seen.add((form.mistake.name, here))
             partly.append((form, here))
     twos = [(a, b) for (a, of_a), (b, of_b) in combinations(partly, 2)
             if of_a | of_b == first.wrong.keys() and a.mistake.name != b.mistake.name]
     for a, b in twos[:TRIES]:
-        if gives_answer(both_forms(a, b), first, means, dtype):
+        if first.gives(both_forms(a, b).changes):
             return [named_finding(a, [first], []), named_finding(b, [first], [])], [first]
     found: list[Finding] = []
     left = set(first.wrong)

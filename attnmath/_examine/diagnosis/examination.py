@@ -8,19 +8,13 @@ from typing import NamedTuple
 import numpy as np
 
 from attnmath._examine.contract.candidate import Candidate
-from attnmath._examine.contract.functions import Broken, Fault, failure
+from attnmath._examine.contract.functions import Broken, Fault, failure_of
+from attnmath._examine.diagnosis import own_output
+from attnmath._examine.diagnosis.coefficients import Failure
 from attnmath._examine.diagnosis.conventions import detect
-from attnmath._examine.diagnosis.diagnosis import Failure, diagnose, unnamed_finding
+from attnmath._examine.diagnosis.diagnosis import diagnose, unnamed_finding
 from attnmath._examine.diagnosis.habits import broken_habits, hazards
 from attnmath._examine.diagnosis.mechanisms import by_trait, flushed, low_precision, replayed, vague
-from attnmath._examine.diagnosis.own_output import (
-    chosen,
-    compared_gradients,
-    known_multiple,
-    other_function,
-    own_gradients,
-    reference,
-)
 from attnmath._examine.diagnosis.probes import TRIED, read_scale
 from attnmath._examine.diagnosis.smallest import smallest as smallest_case
 from attnmath._examine.problems.bounds import judge_answer, right_and_bounds
@@ -101,7 +95,7 @@ class Examination:
     def failed(self, error: BaseException) -> Report:
         """That the examination itself failed, and where: no word on the candidate."""
         self.notes = []
-        return self._report("not judged", [Finding("unnamed", "examination", failure(error))])
+        return self._report("not judged", [Finding("unnamed", "examination", failure_of(error))])
 
     def _not_judged(self) -> list[Finding]:
         """What was demanded, or could be expected, and was not looked at."""
@@ -173,7 +167,8 @@ class Examination:
         passed = all(v.passed for v in verdicts.values())
         came = {x: v.wrong for x, v in verdicts.items() if not v.passed and x in got.there}
         tried = TriedProblem(case.name, case.traits, {x: v.ratio for x, v in verdicts.items()}, passed)
-        return JudgedCase(tried, Failure(case, got, want, off, came) if came else None, outcome.faults)
+        failure = Failure(case, got, want, off, came, self.means, self.dtype) if came else None
+        return JudgedCase(tried, failure, outcome.faults)
 
     def _options_refused(self) -> None:
         """What it was said to take, and never takes, is a fault."""
@@ -197,7 +192,7 @@ class Examination:
             wide.means = self.means
             wide.give(cases(self.takes, "float32", self.seed))
             e = wide if wide.failures else self
-        found = replayed(e.failures, e.means) or flushed(e.failures) or diagnose(e.failures, e.means, e.dtype)
+        found = replayed(e.failures) or flushed(e.failures) or diagnose(e.failures)
         if any(map(vague, found)):
             found = by_trait(found, e.problems, e.failures, e.solves)
         named = any(x.kind == "mistake" for x in found)
@@ -211,7 +206,7 @@ class Examination:
         if named:
             return found
         exact = any(f.case.traits & {"hard", "uniform"} for f in e.failures)  # no format is short for these
-        return found if exact else low_precision(e.failures, e.means, e.dtype) or found
+        return found if exact else low_precision(e.failures) or found
 
     def _another(self) -> Finding | None:
         """That it is a function that is not in the list, and whether its gradients are those of its output."""
@@ -220,13 +215,13 @@ class Examination:
         if self.told.scale is not None:
             sizes, unscaled = self.candidate.sizes or TRIED[0], replace(self.means, scale=None)
             if read := read_scale(self.candidate, unscaled, sizes, np.random.default_rng(1))[0]:
-                title = f"the scale is {read['scale']}, and {self.told.scale} is demanded"
+                title = f"the scale is {read}, and {self.told.scale} is demanded"
                 return Finding("mistake", "scale", title, cure="multiply Q K^T by the scale that is demanded")
-        some, others = chosen(self.candidate, self.dtype, self.seed)
-        other = reference(self.candidate, self.means, some)
+        some, others = own_output.chosen(self.candidate, self.dtype, self.seed)
+        other = own_output.reference(self.candidate, self.means, some)
         short = unit_roundoff(self.dtype) > unit_roundoff("float32")
         one = self.candidate.again("float32") if short and other else self.candidate
-        count = other_function(one, self.means, cases((), one.dtype, self.seed))
+        count = own_output.other_function(one, self.means, cases((), one.dtype, self.seed))
         if count is None:
             return None
         where = f"its output is not that of attention in {count}"
@@ -234,8 +229,10 @@ class Examination:
             title = f"its gradients in {self.dtype}, which it takes alone, were not judged"
             title = "no gradient was judged" if self.forward_only else title
             return Finding("unlisted", "not compared", title, where)
-        found = compared_gradients(self.candidate, other, self.means, some, others)
-        return None if found is None else own_gradients(found, f"{where}{known_multiple(one, self.means, some)}")
+        found = own_output.compared_gradients(self.candidate, other, self.means, some, others)
+        if found is None:
+            return None
+        return own_output.own_gradients(found, where + own_output.known_multiple(one, self.means, some))
 
     def solves(self, case: Case) -> bool:
         """Whether it solves a problem that is not counted; also where it does not take it."""

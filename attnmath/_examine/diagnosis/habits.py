@@ -1,8 +1,9 @@
 """What a candidate does beside its numbers: habits that none may break, hazards to those who use a right one."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from attnmath._examine.report.report import Finding
 from attnmath.rounding.formats import FORMATS, nearest, unit_roundoff
 
 GRADIENT_LETTERS = "dQ", "dK", "dV"
+Taken = tuple[Sizes, Case, Answer, Answer]  # sizes, a problem, what came, what is right
 BY_KEYS = "are too large, by a factor of the number of keys"
 # The smallest first; a kernel may not take them, and then the sizes that it was seen to take.
 SMALLEST = Sizes(1, 1, 1, 2, 1, 1), Sizes(1, 1, 2, 2, 1, 1), Sizes(1, 1, 4, 4, 16, 16)
@@ -191,6 +193,18 @@ def _off(got: Answer, want: Answer, unit: float) -> list[str]:
     return [name for name, x, y in pairs if not (np.abs(x - y) <= 64 * unit * max(np.abs(y).max(), 1.0)).all()]
 
 
+def _first_taken(
+    candidate: Candidate, means: Conventions, several: Iterable[Sizes], make: Callable[[Sizes], Case]
+) -> Taken | None:
+    """The first of these sizes that the candidate takes: the problem, what came, what is right."""
+    for sizes in several:
+        case = make(sizes)
+        got = candidate.run(case, means).answer
+        if got is not None:
+            return sizes, case, got, Steps(case, means).answer()
+    return None
+
+
 def _finite_mask(candidate: Candidate, means: Conventions) -> Finding | None:
     """Rows whose scores are all one large negative number: the weights are equal, 1/m."""
     options = candidate.options
@@ -200,37 +214,28 @@ def _finite_mask(candidate: Candidate, means: Conventions) -> Finding | None:
     least = -float((2 - 2.0 ** (1 - top.digits)) * 2.0**top.high)
     candidate = candidate.with_options(bias=options.get("bias", options.get("mask")))
     found = []
-    for fill in (nearest(np.array(-1e9), candidate.dtype), np.array(least)):
-        for sizes in _cases(candidate) if np.isfinite(fill) else ():
-            taken, finding = _masked_by(candidate, means, sizes, float(fill))
-            found += [finding] if finding else []
-            if taken:
-                break
+    for fill in (float(nearest(np.array(-1e9), candidate.dtype)), least):
+        several = _cases(candidate) if np.isfinite(fill) else ()
+        taken = _first_taken(candidate, means, several, partial(_filled, fill))
+        if taken and (off := _off(*taken[2:], unit_roundoff(candidate.dtype))):
+            found.append(_masked_by(fill, candidate, means, taken, off))
     return next((f for f in found if BY_KEYS in f.title), found[0] if found else None)
 
 
-def _masked_by(
-    candidate: Candidate, means: Conventions, sizes: Sizes, fill: float
-) -> tuple[bool, Finding | None]:
-    """Whether the candidate takes these sizes, and what is wrong."""
+def _filled(fill: float, sizes: Sizes) -> Case:
+    """Every score of every row is this number."""
+    bias = np.full((1, 1, sizes.n, sizes.m), fill)
+    return _alternating(sizes, bias=bias, traits=frozenset({"constant bias", "empty row"}))
 
-    def wrong(s: Sizes) -> tuple[Case, Answer | None, Answer, list[str]]:
-        bias = np.full((1, 1, s.n, s.m), fill)
-        case = _alternating(s, bias=bias, traits=frozenset({"constant bias", "empty row"}))
-        got, want = candidate.run(case, means).answer, Steps(case, means).answer()
-        return case, got, want, [] if got is None else _off(got, want, unit_roundoff(candidate.dtype))
 
-    case, got, want, off = wrong(sizes)
-    if got is None:
-        return False, None
-    if not off:
-        return True, None
-    name = "dV" if "dV" in off else off[0]
-    factors = {}
+def _masked_by(fill: float, candidate: Candidate, means: Conventions, taken: Taken, off: Sequence[str]) -> Finding:
+    """What is wrong in rows that are filled, and by which factor for how many keys."""
+    sizes, case, _, want = taken
+    name, factors = "dV" if "dV" in off else off[0], {}
     for s in (sizes, *(replace(sizes, m=m, n=m if sizes.square else sizes.n) for m in (4, 8, 64))):
-        _, x, y, _ = wrong(s)
         with np.errstate(all="ignore"):
-            ratio = None if x is None else (getattr(x, name) / getattr(y, name)).flatten()
+            again = _first_taken(candidate, means, [s], partial(_filled, fill))
+            ratio = (getattr(again[2], name) / getattr(again[3], name)).flatten() if again else None
         if ratio is not None and np.ptp(ratio) < 0.01 * abs(ratio[0]):
             factors[s.m] = float(ratio[0])
     by_keys = len(factors) > 1 and all(abs(f / m - 1) < 0.05 for m, f in factors.items())
@@ -239,53 +244,47 @@ def _masked_by(
     read = ", ".join(f"{m} keys: {f:.8g} times" for m, f in factors.items())
     cure = "mask with -inf, or True and False; in a kernel, keep a row's maximum and its sum apart"
     lines = pasted(candidate, case, means, want)
-    return True, Finding("hazard", "finite_mask", title, where=read or None, cure=cure, evidence=lines)
+    return Finding("hazard", "finite_mask", title, where=read or None, cure=cure, evidence=lines)
 
 
 def _empty_row(candidate: Candidate, means: Conventions) -> Finding | None:
     """A query that may attend to nothing, and how far its NaN goes."""
-    if "mask" not in candidate.options or means.empty not in (None, "nan"):
-        return None
-    for sizes in (*(s for s in SMALLEST if s.n > 1), *_cases(candidate)):
+    def first_row_empty(sizes: Sizes) -> Case:
         keep = np.ones((1, 1, sizes.n, sizes.m), bool)
         keep[:, :, 0] = False
-        case = _alternating(sizes, keep=keep, traits=frozenset({"empty row"}))
-        got = candidate.run(case, means).answer
-        if got is None:
-            continue
-        bad = {name: np.isnan(x) for name, x in got.there.items() if np.isnan(x).any()}
-        if not bad:
-            return None
-        spread = [name for name, x in bad.items() if name in ("dK", "dV") or x[:, :, 1:].any()]
-        title = f"a row that may attend to nothing gives NaN in {' and '.join(bad)}"
-        where = "its own row alone" if not spread else f"also outside of its row: {' and '.join(spread)}"
-        want = Steps(case, means.told(empty="zero")).answer()
-        lines = pasted(candidate, case, means, want)
-        cure = "0 where the sum of a row's exponentials is 0, before it is divided by"
-        return Finding("hazard", "empty_row_nan", title, where=where, cure=cure, evidence=lines)
-    return None
+        return _alternating(sizes, keep=keep, traits=frozenset({"empty row"}))
+
+    if "mask" not in candidate.options or means.empty not in (None, "nan"):
+        return None
+    several = (*(s for s in SMALLEST if s.n > 1), *_cases(candidate))
+    taken = _first_taken(candidate, means, several, first_row_empty)
+    bad = {name: np.isnan(x) for name, x in taken[2].there.items() if np.isnan(x).any()} if taken else {}
+    if not taken or not bad:
+        return None
+    spread = [name for name, x in bad.items() if name in ("dK", "dV") or x[:, :, 1:].any()]
+    title = f"a row that may attend to nothing gives NaN in {' and '.join(bad)}"
+    where = "its own row alone" if not spread else f"also outside of its row: {' and '.join(spread)}"
+    cure = "0 where the sum of a row's exponentials is 0, before it is divided by"
+    lines = pasted(candidate, taken[1], means, taken[3])
+    return Finding("hazard", "empty_row_nan", title, where=where, cure=cure, evidence=lines)
 
 
 def _negative_scale(candidate: Candidate, means: Conventions) -> Finding | None:
     """A negative scale with a mask, which -inf must be added to after the scale."""
-    if "scale" not in candidate.options:
-        return None
-    for word in ("causal", "mask"):
-        if word not in candidate.options:
+    def masked(sizes: Sizes, word: str) -> Case:
+        keep = np.tri(sizes.n, sizes.m, dtype=bool)[None, None]
+        return _alternating(sizes, scale=-0.5, **({"causal": True} if word == "causal" else {"keep": keep}))
+
+    own = candidate.sizes or TRIED[0]
+    several = (*SMALLEST[1:], replace(own, n=own.m))
+    for word, said in (("causal", "causal masking"), ("mask", "a mask")):
+        if not {"scale", word} <= candidate.options.keys():
             continue
-        for sizes in (*SMALLEST[1:], replace(candidate.sizes or TRIED[0], n=(candidate.sizes or TRIED[0]).m)):
-            keep = np.tri(sizes.n, sizes.m, dtype=bool)[None, None]
-            masked = {"causal": True} if word == "causal" else {"keep": keep}
-            case = _alternating(sizes, scale=-0.5, **masked)
-            got, want = candidate.run(case, means).answer, Steps(case, means).answer()
-            if got is None:
-                continue
-            if off := _off(got, want, unit_roundoff(candidate.dtype)):
-                kind = "NaN" if any(np.isnan(getattr(got, name)).any() for name in off) else "wrong"
-                name = "causal masking" if word == "causal" else "a mask"
-                title = f"with a negative scale and {name}, {' and '.join(off)} are {kind}"
-                cure = "mask after the scores are scaled"
-                lines = pasted(candidate, case, means, want)
-                return Finding("hazard", "negative_scale", title, cure=cure, evidence=lines)
-            break
+        taken = _first_taken(candidate, means, several, partial(masked, word=word))
+        if taken and (off := _off(*taken[2:], unit_roundoff(candidate.dtype))):
+            kind = "NaN" if any(np.isnan(getattr(taken[2], name)).any() for name in off) else "wrong"
+            title = f"with a negative scale and {said}, {' and '.join(off)} are {kind}"
+            lines = pasted(candidate, taken[1], means, taken[3])
+            cure = "mask after the scores are scaled"
+            return Finding("hazard", "negative_scale", title, cure=cure, evidence=lines)
     return None

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from attnmath._examine.diagnosis.diagnosis import Failure, representatives, where_wrong
+from attnmath._examine.diagnosis.coefficients import Failure
+from attnmath._examine.diagnosis.diagnosis import representatives
 from attnmath._examine.problems.bounds import bounds
-from attnmath._examine.problems.case import Case, Conventions
-from attnmath._examine.problems.steps import DROPOUT, Steps
+from attnmath._examine.problems.case import INGREDIENTS, Case
+from attnmath._examine.problems.steps import DROPOUT
 from attnmath._examine.report.report import Finding, TriedProblem
 from attnmath._words.arrays import T
 
@@ -29,7 +30,6 @@ MECHANISMS = {
     "poison": ("hidden_leaks", "what a mask hides comes through", "a hidden weight is exactly 0"),
 }
 STRIDES = ("dO_strides", "input_strides")  # what comes of these may look like a factor, or zeros
-INGREDIENTS = {"mask": "keep", "causal": "causal", "bias": "bias", "dropout": "R", "scale": "scale"}
 # Sums that are kept in the short format too are off by more than its bound, which keeps them wide.
 SUMS = 8.0
 
@@ -98,12 +98,12 @@ def _mechanism(
     return None
 
 
-def replayed(failures: Sequence[Failure], means: Conventions) -> list[Finding]:
+def replayed(failures: Sequence[Failure]) -> list[Finding]:
     """Whether dV was made with another dropout mask: with n <= d_v it can be solved for."""
     if any(f.case.R is None for f in failures):
         return []
     for f in failures:
-        s = Steps(f.case, means)
+        s = f.steps()
         d_v, n, top = f.case.V.shape[3], f.case.Q.shape[2], s.R.max()
         if "dV" not in f.wrong or n > d_v or s.owner.max() + 1 < len(s.owner):
             continue
@@ -115,7 +115,7 @@ def replayed(failures: Sequence[Failure], means: Conventions) -> list[Finding]:
         near = np.abs(ratio - np.where(drawn, top, 0.0)) < 1e-2 * top  # from P > 1e-3 and cond < 1e4, in float32
         if near.all() and drawn.any() and not np.array_equal(drawn, (s.R > 0) & (s.P > 1e-3)):
             return [Finding(
-                "mistake", "drop_not_replayed", "the way back draws a dropout mask of its own", where_wrong(f),
+                "mistake", "drop_not_replayed", "the way back draws a dropout mask of its own", f.where(),
                 DROPOUT, "keep the mask, or the state of the generator, for the way back",
                 "solved for from dV, the weights of the way back are P times 0 or 1/(1 - rho) at other places",
             )]
@@ -135,20 +135,20 @@ def flushed(failures: Sequence[Failure]) -> list[Finding]:
     if not 0 < lost <= kept < np.inf:
         return []
     return [Finding(
-        "mistake", "flush_to_zero", f"numbers below about {lost:.2g} are set to zero", where_wrong(failures[0]),
+        "mistake", "flush_to_zero", f"numbers below about {lost:.2g} are set to zero", failures[0].where(),
         None, "do not set small gradients to zero: with a mean loss all gradients are small",
         f"the largest that is lost is {lost:.3g}, the smallest that is kept {kept:.3g}",
     )]
 
 
-def low_precision(failures: Sequence[Failure], means: Conventions, dtype: str) -> list[Finding]:
+def low_precision(failures: Sequence[Failure]) -> list[Finding]:
     """Whether all is right but for the precision, which is that of a shorter format."""
-    order = ["float64", "float32", "float16", "bfloat16"]
+    order, dtype = ["float64", "float32", "float16", "bfloat16"], failures[0].dtype
     for form in order[order.index(dtype) + 1:] if dtype in order else []:
         worst = []
         for f in failures:
             with np.errstate(all="ignore"):  # float16 overflows where the candidate's format does not
-                off = bounds(f.case, means, form)
+                off = bounds(f.case, f.means, form)
             for x in f.wrong:
                 got, want = getattr(f.got, x), getattr(f.want, x)
                 with np.errstate(all="ignore"):
@@ -158,7 +158,7 @@ def low_precision(failures: Sequence[Failure], means: Conventions, dtype: str) -
         if 1e-3 < max(worst) <= SUMS and ("O" in letters or {"dK", "dV"} <= letters):
             return [Finding(
                 "mistake", "low_precision", f"its precision is that of a shorter format, {form} or alike",
-                where_wrong(failures[0]), None, f"keep sums and weights in {dtype}",
+                failures[0].where(), None, f"keep sums and weights in {dtype}",
                 f"all errors are within {max(worst):.2g} of what rounding to {form} allows",
             )]
     return []

@@ -5,7 +5,7 @@ taken by differences, along a random direction of each argument, and compared wi
 in the other problems along one direction of all arguments together, which takes a third of the calls.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.problems.bounds import judge_answer, right_and_bounds
-from attnmath._examine.problems.case import Case, Conventions
+from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath._examine.problems.families import cases
 from attnmath._examine.report.report import Finding
 from attnmath.rounding.formats import unit_roundoff
@@ -31,6 +31,8 @@ LENGTHS = {
     "queries": lambda c: c.sizes["n"],
     "queries or keys": lambda c: max(c.sizes["n"], c.sizes["m"]),
 }
+Directions = dict[str, tuple[np.ndarray, float]]  # of each argument, and what it is multiplied by
+Allowed = Sequence[tuple[Answer, float]]  # what came, and how far its gradients may be off
 ARGUMENT = {"dQ": "Q", "dK": "K", "dV": "V", "dB": "bias"}
 
 
@@ -59,6 +61,16 @@ def plain_cases(some: Sequence[Case]) -> list[Case]:
     return [c for c in drawn if not c.traits & {*COMPARED_OPTIONS, *UNTOLD}]
 
 
+def plain_answers(
+    candidate: Candidate, means: Conventions, some: Sequence[Case]
+) -> Iterator[tuple[Case, Answer, Answer, Answer]]:
+    """Each plain problem that the candidate takes: what came, what is right, how far off it may be."""
+    for case in plain_cases(some):
+        outcome = candidate.run(case, means, forward=True)
+        if outcome.answer is not None:
+            yield case, outcome.answer, *right_and_bounds(outcome.case, means, candidate.dtype)
+
+
 def other_function(candidate: Candidate, means: Conventions, some: Sequence[Case]) -> str | None:
     """In which plain problems the output is not that of attention, if it is another function.
 
@@ -67,12 +79,8 @@ def other_function(candidate: Candidate, means: Conventions, some: Sequence[Case
     """
     off: list[Case] = []
     right: list[Case] = []
-    for case in plain_cases(some):
-        outcome = candidate.run(case, means, forward=True)
-        if outcome.answer is not None:
-            truth = right_and_bounds(outcome.case, means, candidate.dtype)
-            passed = judge_answer(outcome.answer, *truth, None)["O"].passed
-            (right if passed else off).append(case)
+    for case, got, want, bound in plain_answers(candidate, means, some):
+        (right if judge_answer(got, want, bound, None)["O"].passed else off).append(case)
     count = f"{len(off)} of {len(off) + len(right)} problems without options"
     if off and 2 * len(off) >= len(off) + len(right):
         return count
@@ -86,20 +94,13 @@ def other_function(candidate: Candidate, means: Conventions, some: Sequence[Case
 def known_multiple(candidate: Candidate, means: Conventions, some: Sequence[Case]) -> str:
     """That the output is attention times a number, and which, if it is so in all plain problems."""
     factors = []
-    for case in plain_cases(some):
-        outcome = candidate.run(case, means, forward=True)
-        if outcome.answer is None:
-            continue
-        truth, off = right_and_bounds(outcome.case, means, candidate.dtype)
-        c = float((outcome.answer.O * truth.O).sum() / (truth.O**2).sum())
+    for _, got, truth, off in plain_answers(candidate, means, some):
+        c = float((got.O * truth.O).sum() / (truth.O**2).sum())
         scaled, allowed = (x._replace(O=abs(c) * x.O) for x in (truth, off))
-        got = outcome.answer._replace(O=np.sign(c) * outcome.answer.O)
-        if not judge_answer(got, scaled, allowed, None)["O"].passed:
+        if not judge_answer(got._replace(O=np.sign(c) * got.O), scaled, allowed, None)["O"].passed:
             return ""
         factors.append(f"{c:.6g}")
-    if not factors:
-        return ""
-    return f"; it is attention times {' or '.join(dict.fromkeys(factors))}"
+    return f"; it is attention times {' or '.join(dict.fromkeys(factors))}" if factors else ""
 
 
 def chosen(candidate: Candidate, dtype: str, seed: int) -> tuple[list[Case], list[Case]]:
@@ -133,53 +134,54 @@ def compared_gradients(
             if x is not None and not (letter == "dB" and wide.dB is None):
                 rms = float(np.sqrt(np.mean(x[np.isfinite(x)] ** 2))) or 1.0
                 directions[letter] = rng.standard_normal(x.shape) * np.isfinite(x), rms
+        answers = (wide, PRECISE), (answer, max(PRECISE, most))
         if case in others:
-            agrees = _agrees(other, means, case, directions, ((wide, PRECISE), (answer, max(PRECISE, most))))
+            agrees = _agrees(other, means, case, directions, answers)
             sizes += [case.sizes] if agrees is not None else []
             if agrees is not False:
                 continue
         else:
             sizes.append(case.sizes)
         for letter, (direction, rms) in directions.items():
-            x, name = direction, ARGUMENT[letter]
-            slopes = derivatives(_change_along(other, means, case, {name: direction}), rms)
             least = 1e-12 * float(np.linalg.norm(case.dO) * np.linalg.norm(wide.O)) / rms  # as good as 0
-            for given, allowed in ((wide, PRECISE), (answer, max(PRECISE, most))):
-                gradient = given.there.get(letter, np.zeros(x.shape))
-                size = max(float(np.linalg.norm(gradient)), least)
-                mine = float((gradient * direction).sum())
-                nearest = _nearest(mine, size, slopes)
-                if nearest is None:
+            for found in _errors(other, means, case, {letter: (direction, 1.0)}, answers, rms, least):
+                if found is None:
                     if case in others:
                         continue
                     return None
-                error, unsure = nearest
+                error, size, beyond = found
                 off[letter] = max(off.get(letter, 0.0), error / size)
-                if error > max(allowed * size, 8 * unsure):
+                if beyond:
                     wrong[letter] = max(wrong.get(letter, 0.0), error / size)
     return Differences(off, wrong, other.dtype, sizes) if sizes else None
 
 
 def _agrees(
-    candidate: Candidate, means: Conventions, case: Case, directions: dict, answers: Sequence
+    candidate: Candidate, means: Conventions, case: Case, directions: Directions, answers: Allowed
 ) -> bool | None:
     """Whether all gradients together are the derivative of the output; None where that is not known."""
-    moved = {ARGUMENT[letter]: rms * direction for letter, (direction, rms) in directions.items()}
-    slopes = derivatives(_change_along(candidate, means, case, moved), 1.0, STEP_SIZES[2:7])
-    for answer, allowed in answers:
-        mine = size = 0.0
-        for letter, (direction, rms) in directions.items():
-            gradient = getattr(answer, letter)
-            if gradient is not None:
-                mine += rms * float((gradient * direction).sum())
-                size += rms * float(np.linalg.norm(gradient))
-        nearest = _nearest(mine, size, slopes)
-        if nearest is None:
-            return None
-        error, unsure = nearest
-        if error > max(allowed * size, 8 * unsure):
-            return False
+    for found in _errors(candidate, means, case, directions, answers, 1.0, 0.0, STEP_SIZES[2:7]):
+        if found is None or found[2]:
+            return None if found is None else False
     return True
+
+
+def _errors(
+    candidate: Candidate, means: Conventions, case: Case, directions: Directions, answers: Allowed,
+    unit: float, least: float, steps: np.ndarray = STEP_SIZES,
+) -> Iterator[tuple[float, float, bool] | None]:
+    """How far gradients are from the derivative along these directions, their size, and whether that is too far.
+
+    For each answer; None where the derivative is not known. unit is that of the steps, least of the sizes.
+    """
+    moved = {ARGUMENT[letter]: weight * direction for letter, (direction, weight) in directions.items()}
+    slopes = derivatives(_change_along(candidate, means, case, moved), unit, steps)
+    for answer, allowed in answers:
+        given = {letter: x for letter, x in directions.items() if letter in answer.there}
+        mine = sum(w * float((answer.there[letter] * x).sum()) for letter, (x, w) in given.items())
+        size = max(sum(w * float(np.linalg.norm(answer.there[letter])) for letter, (_, w) in given.items()), least)
+        nearest = _nearest(mine, size, slopes)
+        yield nearest and (nearest[0], size, nearest[0] > max(allowed * size, 8 * nearest[1]))
 
 
 def _nearest(mine: float, size: float, slopes: Sequence[tuple[float, float]]) -> tuple[float, float] | None:

@@ -14,7 +14,7 @@ from attnmath._examine.problems.steps import Steps
 
 # From the axes b, h, s, d of a problem to the candidate's; and the same for a mask's.
 TO_LAYOUT = {"bhsd": "", "bshd": ".swapaxes(1, 2)", "sbhd": ".transpose(2, 0, 1, 3)", "hsd": "[0]",
-        "shd": "[0].swapaxes(0, 1)", "sd": "[0, 0]"}
+             "shd": "[0].swapaxes(0, 1)", "sd": "[0, 0]"}
 LACKING = {"hsd": "[0]", "shd": "[0]", "sd": "[0, 0]"}
 PUBLIC = {"torch._C._nn": "torch.nn.functional", "jax._src.nn.functions": "jax.nn"}
 RETURNED_AS = {"O": "o", "dQ": "dq", "dK": "dk", "dV": "dv", "dB": "db"}

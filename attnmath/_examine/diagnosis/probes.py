@@ -24,7 +24,7 @@ TRIED = (
     Sizes(b=3, H=2, n=64, m=64, d_k=64, d_v=64),
     Sizes(b=3, H=2, n=128, m=128, d_k=64, d_v=64),
 )
-Readings = tuple[dict[str, str], list[Finding]]  # conventions that were found, and what was not
+Reading = tuple[str | None, list[Finding]]  # the convention that was found, and what was not
 SHORTER = {"float64": ("bfloat16", "float16", "float32"), "float32": ("bfloat16", "float16")}
 
 
@@ -76,25 +76,23 @@ def read_weights(candidate: Candidate, case: Case, means: Conventions) -> np.nda
     return found
 
 
-def read_scale(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> Readings:
+def read_scale(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> Reading:
     """gamma, from the odds of two keys whose scores are known, matched with the usual ones."""
-    if means.scale is not None:
-        return {}, []
     read = {d_k: _gamma(candidate, means, replace(sizes, d_k=d_k), rng) for d_k in (sizes.d_k, 2 * sizes.d_k)}
     found = {d_k: x for d_k, x in read.items() if x is not None}
     if not found:
-        return {}, [Finding("unnamed", "scale_unexplained", "the weights do not move with Q K^T")]
+        return None, [Finding("unnamed", "scale_unexplained", "the weights do not move with Q K^T")]
     with np.errstate(invalid="ignore"):
         logs = {name: max(abs(np.log(gamma / f(d_k, sizes.H))) for d_k, (gamma, _) in found.items())
                 for name, f in USUAL_SCALES.items()}
     best = min(logs, key=logs.__getitem__)
     if logs[best] < 0.03:  # nearer than to any other; how exact it is, the problems tell
-        return {"scale": best}, []
+        return best, []
     (gamma, off), *others = sorted(found.values(), key=lambda x: x[1])
     if all(abs(gamma - x) <= off + more for x, more in others):  # the same for every d_k
-        return {"scale": _in_words(gamma, off, candidate.dtype)}, []
+        return _in_words(gamma, off, candidate.dtype), []
     said = ", ".join(f"{gamma:.6g} for d_k = {d_k}" for d_k, (gamma, _) in found.items())
-    return {}, [Finding("unnamed", "scale_unexplained", f"the scale is none of the usual ones: {said}")]
+    return None, [Finding("unnamed", "scale_unexplained", f"the scale is none of the usual ones: {said}")]
 
 
 def _in_words(gamma: float, off: float, dtype: str) -> str:
@@ -110,9 +108,7 @@ def _in_words(gamma: float, off: float, dtype: str) -> str:
     return f"{gamma:.{min(digits, 17)}g}"
 
 
-def _gamma(
-    candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng
-) -> tuple[float, float] | None:
+def _gamma(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> tuple[float, float] | None:
     """The scale of the scores, and how far it may be off, from many rows by least squares.
 
     Read from the log-odds of two keys, of which one has a score of gamma x and the other 0.
@@ -162,10 +158,8 @@ def _rough(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> 
     return None
 
 
-def read_empty(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> Readings:
+def read_empty(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> Reading:
     """What a row gives whose keys are all hidden, and whether its gradient passes."""
-    if means.empty is not None:
-        return {}, []
     traits = frozenset({"empty row"})
     if "mask" in candidate.options:
         keep = np.ones((sizes.b, 1, sizes.n, sizes.m), bool)
@@ -174,66 +168,59 @@ def read_empty(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng)
     elif "causal" in candidate.options and means.causal == "lower_right" and not sizes.square:
         case = small_problem(replace(sizes, n=sizes.m, m=sizes.n), rng, causal=True, traits=traits)
     else:
-        return {}, []
+        return None, []
     answer = candidate.run(case, means).answer or candidate.run(case, means, forward=True).answer
     if answer is None:
-        return {}, []
+        return None, []
     row, mean = answer.O[:, :, 0], case.V.mean(2)
     if np.isnan(row).any():
-        return {"empty": "nan"}, []
+        return "nan", []
     if not row.any():
-        return {"empty": "zero"}, []
+        return "zero", []
     if np.abs(row - mean).max() < 1:
         flows = answer.dQ is not None and answer.dQ[:, :, 0].any()
-        return {"empty": "uniform with gradient" if flows else "uniform"}, []
+        return "uniform with gradient" if flows else "uniform", []
     title = "a row whose keys are all hidden gives neither zero, nor the mean of the values, nor NaN"
-    return {}, [Finding("unnamed", "empty_unexplained", title)]
+    return None, [Finding("unnamed", "empty_unexplained", title)]
 
 
-def read_inside(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> Readings:
+def read_inside(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> Reading:
     """A format shorter than the candidate's own, in which all its weights or outputs are."""
-    if means.inside is not None or candidate.dtype not in SHORTER:
-        return {}, []
+    if candidate.dtype not in SHORTER:
+        return None, []
     case = gaussian_case(sizes, rng, candidate.dtype)
     W, answer = read_weights(candidate, case, means), candidate.run(case, means, forward=True).answer
     if W is None or answer is None:
-        return {}, []
+        return None, []
     for form in SHORTER[candidate.dtype]:
         for name, x in (("the output", answer.O), ("the weights", W)):
             telling = ~np.isin(np.frexp(x)[0], (0.0, 0.5, -0.5))  # powers of two are in every format
             if np.isfinite(x).all() and telling.mean() > 0.5 and np.array_equal(nearest(x, form), x):
-                return _short_inside(candidate.dtype, form, name)
+                if form == "float32":  # inside of float64 a convention; what is shorter is a mistake
+                    return form, []
+                title = f"{name} of a {candidate.dtype} program are {form} numbers, every one"
+                cure = f"compute in {candidate.dtype}"
+                return form, [Finding("mistake", "half_precision_inside", title, cure=cure)]
     error = np.abs(answer.O - Steps(case, means).O).max()
     if candidate.dtype == "float64" and 2**-44 < error < 2**-18:
-        return {"inside": "float32"}, []
-    return {}, []
+        return "float32", []
+    return None, []
 
 
-def _short_inside(dtype: str, form: str, name: str) -> Readings:
-    """float32 inside of float64 is a convention; what is shorter is a mistake."""
-    if form == "float32":
-        return {"inside": form}, []
-    title = f"{name} of a {dtype} program are {form} numbers, every one"
-    cure = f"compute in {dtype}"
-    return {"inside": form}, [Finding("mistake", "half_precision_inside", title, cure=cure)]
-
-
-def read_dropout(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> Readings:
+def read_dropout(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> Reading:
     """What a weight that is kept is multiplied by, at a rate of 3/4."""
-    if "dropout" not in candidate.options:
-        return {}, []
     rho = 0.75
     R = np.full((sizes.b, sizes.H, sizes.n, sizes.m), 1 / (1 - rho))
     W = read_weights(candidate, small_problem(sizes, rng, R=R), means)
     if W is None:
-        return {}, []
+        return None, []
     kept = W[W != 0]
     factor, share = (float(np.median(kept)) * sizes.m if kept.size else 0.0), kept.size / W.size
     if abs(factor - 4) < 0.1 and 0 < share < 0.5:
-        return {}, []
+        return None, []
     if share == 1 and abs(factor - 1) < 0.1:
-        return {}, [Finding("mistake", "dropout_ignored", "dropout is ignored", cure="multiply P by R")]
+        return None, [Finding("mistake", "dropout_ignored", "dropout is ignored", cure="multiply P by R")]
     evidence = f"at the rate {rho}, {share:.0%} of the weights are kept, times {factor:.3g}"
     name = "f_drop_norescale" if abs(factor - 1) < 0.1 and share < 0.5 else "dropout_unexplained"
     kind = "mistake" if name == "f_drop_norescale" else "unnamed"
-    return {}, [Finding(kind, name, "kept weights are not multiplied by 1/(1 - rho)", evidence=evidence)]
+    return None, [Finding(kind, name, "kept weights are not multiplied by 1/(1 - rho)", evidence=evidence)]

@@ -12,7 +12,7 @@ import numpy as np
 
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.diagnosis.paste import lines_of_case
-from attnmath._examine.problems.case import SHAPES, Case, Conventions, shape_of
+from attnmath._examine.problems.case import SHAPES, Case, Conventions, Setting
 from attnmath._words.extras import install
 from attnmath.rounding.formats import nearest
 
@@ -57,12 +57,9 @@ class Recipe:
 
 def input_lines(x: Recipe, dtype: str) -> list[str]:
     """Lines that make Q, K, V, dO, and keep, bias and R where there are such."""
-    H = x.G * x.r
-    sizes = x.b, H, x.G, x.n, x.m, x.d_k, x.d_v
-    shapes = dict(Q=(x.b, H, x.n, x.d_k), K=(x.b, x.G, x.m, x.d_k), V=(x.b, x.G, x.m, x.d_v),
-                  dO=(x.b, H, x.n, x.d_v))
+    setting = Setting("smallest", (x.b, x.G * x.r, x.G, x.n, x.m, x.d_k, x.d_v))
     found, given = [], list(x.listed or ())
-    for name, shape in shapes.items():
+    for name, shape in zip(("Q", "K", "V", "dO"), setting.shapes):
         count = int(np.prod(shape))
         first, given = given[:count], given[count:]
         if x.memory == "broadcast" and name == "dO":
@@ -73,14 +70,14 @@ def input_lines(x: Recipe, dtype: str) -> list[str]:
             kind = BELOW.get(name, DRAWN["quarters"]) if x.numbers == "far below" else DRAWN[x.numbers]
             found.append(f"{name} = {kind.format(shape, dtype=dtype)}")
     if x.mask:
-        seen = shape_of("shared" if x.mask == "empty" else x.mask, sizes)
+        seen = setting.shape_of("shared" if x.mask == "empty" else x.mask)
         found += [f"keep = rng.random({seen}) < 0.5", "keep[..., 0] |= ~keep.any(-1)"]
     if x.mask == "empty":
         found.append("keep[..., 0, :] = False")
     if x.bias:
-        found.append(f"bias = rng.integers(-8, 9, {shape_of(x.bias, sizes)}) / 4")
+        found.append(f"bias = rng.integers(-8, 9, {setting.shape_of(x.bias)}) / 4")
     if x.dropped:
-        found.append(f"R = rng.integers(0, 2, {(x.b, H, x.n, x.m)}) * 2.0")
+        found.append(f"R = rng.integers(0, 2, {setting.shape_of('all')}) * 2.0")
     if any("rng." in line for line in found):
         found.insert(0, f"rng = np.random.default_rng({x.seed})")
     return found if x.listed is None else _written_out(found)
@@ -108,13 +105,8 @@ def case_of(x: Recipe, dtype: str) -> Case:
 
 
 def smallest(
-    candidate: Candidate,
-    means: Conventions,
-    options: Collection[str],
-    dtype: str,
-    fails: Callable[[Case], bool],
-    start: Case | None = None,
-    seconds: float = SECONDS,
+    candidate: Candidate, means: Conventions, options: Collection[str], dtype: str, fails: Callable[[Case], bool],
+    start: Case | None = None, seconds: float = SECONDS,
 ) -> str | None:
     """Lines that show the smallest case that fails; None if none is found in time.
 
@@ -202,9 +194,7 @@ def _possible_choices(
     if start is not None:
         s = start.sizes
         top = {k: min(size, s["H"] // s["G"] if k == "r" else s[k]) for k, size in sizes.items()}
-        has = dict(mask=start.keep, bias=start.bias, causal=start.causal or None, scale=start.scale,
-                   dropout_mask=start.R)
-        may -= {word for word, x in has.items() if x is None}
+        may &= {*start.needs, *(["dropout_mask"] if start.has("R") else [])}
     top |= {"b": 1} if "b" not in layout else {}
     top |= {"G": 1, "r": 1} if "h" not in layout else {}
     top |= {"r": 1} if "groups" not in options else {}

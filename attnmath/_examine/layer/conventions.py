@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnmath._examine.contract.functions import Broken
-from attnmath._examine.layer.layer import Layer, LayerCase, LayerSteps
+from attnmath._examine.layer.layer import Layer, LayerAnswer, LayerCase, LayerSteps
 from attnmath._examine.layer.mistakes import DICTIONARY, LAYER_MISTAKES
 from attnmath._examine.layer.run import Draw, hiding, run
 from attnmath._examine.layer.running_error import BoundedSteps, Tried, formats, right_output
@@ -95,17 +95,29 @@ class KnownLayer(NamedTuple):
     """A layer as it is understood, and what had to be found out."""
 
     layer: Layer
+    dtype: str
+    seed: int
     means: Conventions = Conventions()
     reading: WeightLayout | None = None
     layout: str = "bnd"
     form: MaskForm | None = None
 
-    def trial(self, case: LayerCase, dtype: str) -> Tried | Broken:
-        """A problem, run and compared."""
+    @property
+    def draw(self) -> Draw:
+        """Problems for it, always the same."""
+        return Draw(self.layer, self.dtype, self.seed)
+
+    def answer(self, case: LayerCase) -> LayerAnswer | Broken:
+        """What it returns for a problem."""
         try:
-            return Tried.of(case, run(self.layer, case, dtype), self.means, dtype)
+            return run(self.layer, case, self.dtype)
         except Broken as broken:
             return broken
+
+    def trial(self, case: LayerCase) -> Tried | Broken:
+        """A problem, run and compared."""
+        got = self.answer(case)
+        return got if isinstance(got, Broken) else Tried.of(case, got, self.means, self.dtype)
 
 
 def masked_as(form: MaskForm, keep: Any, like: Any) -> Any:
@@ -137,7 +149,7 @@ def _from_layout(x: Any, layout: str) -> Any:
 # ---- what it could be, and what it is -----------------------------------------------------------
 
 
-def possible_layers(own: OwnLayer) -> Iterator[KnownLayer]:
+def possible_layers(own: OwnLayer, dtype: str | None, seed: int) -> Iterator[KnownLayer]:
     """Everything that a layer could be by the shapes of its weights, the usual first."""
     count = own.arity
     if count not in (1, 2, 3):
@@ -168,15 +180,7 @@ def possible_layers(own: OwnLayer) -> Iterator[KnownLayer]:
             cross=count > 1, causal=causal, rotary=own.rotary, pairing=pairing, batched=layout != "nd",
             module=own.fn if hasattr(own.fn, "modules") and own.is_torch else None, backward=back,
         )
-        yield KnownLayer(layer, reading=reading, layout=layout)
-
-
-def returned_output(layer: Layer, case: LayerCase, dtype: str) -> np.ndarray | Broken:
-    """What the layer returns for a problem."""
-    try:
-        return run(layer, case, dtype).Y
-    except Broken as broken:
-        return broken
+        yield KnownLayer(layer, dtype or layer.dtype, seed, reading=reading, layout=layout)
 
 
 def first_mistake(Y: np.ndarray, case: LayerCase, means: Conventions, dtype: str) -> int | None:
@@ -192,34 +196,29 @@ def first_mistake(Y: np.ndarray, case: LayerCase, means: Conventions, dtype: str
     return None
 
 
-def understood(
-    candidates: Sequence[KnownLayer], told: Conventions, dtype: str, seed: int | None
-) -> tuple[KnownLayer, bool]:
+def understood(candidates: Sequence[KnownLayer], told: Conventions) -> tuple[KnownLayer, bool]:
     """The first that the layer's output agrees with; else the first that makes a known mistake of it."""
-    outputs: dict[tuple[Any, ...], np.ndarray | Broken] = {}
-    tries = []
+    answers: dict[tuple[Any, ...], LayerAnswer | Broken] = {}
+    came, dtype = [], candidates[0].dtype
     for known in candidates:
-        case = Draw(known.layer, dtype, seed).case("what it means", 2, 4, 5 if known.layer.cross else 4)
+        case = known.draw.case("what it means", 2, 4, 5 if known.layer.cross else 4)
         key = known.layout, case.X.shape, case.context.shape
-        if key not in outputs:
-            outputs[key] = returned_output(known.layer, case, dtype)
-        Y = outputs[key]
+        if key not in answers:
+            answers[key] = known.answer(case)
+        if isinstance(got := answers[key], Broken):
+            continue
         for inside in (told.inside, *(["float32"] if dtype == "float64" and told.inside is None else [])):
             means = told.told(inside=inside)
-            if not isinstance(Y, Broken) and right_output(Y, case, means, dtype):
+            if right_output(got.Y, case, means, dtype):
                 return known._replace(means=means), True
-        tries.append((known, case, Y))
-    came = [(known, case, Y) for known, case, Y in tries if not isinstance(Y, Broken)]
+        came.append((known, case, got.Y))
     places = [first_mistake(Y, case, told, dtype) for _, case, Y in came] if len(came) > 1 else []
     named = [(place, i) for i, place in enumerate(places) if place is not None]
-    if named:
-        return came[min(named)[1]][0]._replace(means=told), False
-    return (came or tries)[0][0]._replace(means=told), False
+    first = came[min(named)[1] if named else 0][0] if came else candidates[0]
+    return first._replace(means=told), False
 
 
-def with_mask(
-    known: KnownLayer, own: OwnLayer, told: Conventions, dtype: str, seed: int | None
-) -> tuple[KnownLayer, str | None]:
+def with_mask(known: KnownLayer, own: OwnLayer, told: Conventions) -> tuple[KnownLayer, str | None]:
     """The layer with masks in the form that it takes; otherwise why it takes none."""
     taken, why = None, None
     for form in MASK_FORMS:
@@ -227,20 +226,21 @@ def with_mask(
             continue
         axes, (call, back) = form.axes.replace("b 1", "b"), own.calls(known.layout, form)
         layer = replace(known.layer, call=call, backward=back, masks=axes)
-        case = scattered(layer, axes, dtype, seed)
-        Y, means = returned_output(layer, case, dtype), known.means.told(mask=form.kind)
-        if isinstance(Y, Broken):
-            why = why or Y.fault.sentence
-        elif right_output(Y, case, means, dtype):
-            return known._replace(layer=layer, form=form, means=means), None
+        masked = known._replace(layer=layer, means=known.means.told(mask=form.kind))
+        case = scattered(masked.draw, axes)
+        got = masked.answer(case)
+        if isinstance(got, Broken):
+            why = why or got.fault.sentence
+        elif right_output(got.Y, case, masked.means, known.dtype):
+            return masked._replace(form=form), None
         elif taken is None:
-            taken = known._replace(layer=layer, means=means)
+            taken = masked
     return (known, why) if taken is None else (taken, None)
 
 
-def scattered(layer: Layer, axes: str, dtype: str, seed: int | None) -> LayerCase:
+def scattered(draw: Draw, axes: str) -> LayerCase:
     """A problem with a mask that hides a little, and of each row something else where it can."""
-    case = Draw(layer, dtype, seed).case("its masks", 2, 4, 5)
+    case = draw.case("its masks", 2, 4, 5)
     b, n, m = case.lengths
     keep = np.add.outer(np.arange(n), np.arange(m)) % 3 > 0
     rows = (np.arange(m) < np.array([m - 1, 2])[:b, None])[:, None, None]

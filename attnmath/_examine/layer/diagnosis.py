@@ -10,8 +10,7 @@ from attnmath._examine.diagnosis.diagnosis import MistakeForm
 from attnmath._examine.layer.layer import LayerAnswer, LayerSteps
 from attnmath._examine.layer.mistakes import DICTIONARY
 from attnmath._examine.layer.running_error import Bounded, Tried, formats
-from attnmath._examine.problems.case import Conventions
-from attnmath._examine.problems.steps import Change, Mistake
+from attnmath._examine.problems.steps import Mistake
 from attnmath._examine.report.report import Finding
 from attnmath._words.arrays import T
 
@@ -20,25 +19,25 @@ FIRSTS = 4  # first mistakes beside which a second one is looked for
 VAGUE = 0.02  # where wrong forms are allowed more than this, several would fit
 
 
-def diagnose_layer(problems: Sequence[Tried], means: Conventions) -> list[Finding]:
+def diagnose_layer(problems: Sequence[Tried]) -> list[Finding]:
     """The mistakes that explain all problems, or that there is no name, and where it is wrong."""
     wrong = sorted((t for t in problems if t.wrong), key=lambda t: (-len(t.wrong), t.size))
     if not wrong:
         return []
     sharp = [t for t in wrong if is_sharp(t)]
     if not sharp:
-        return [without_name(wrong, (), means, ": rounding is too coarse to tell mistakes apart; try float32")]
+        return [without_name(wrong, (), ": rounding is too coarse to tell mistakes apart; try float32")]
     right = [t for t in problems if not t.wrong and is_sharp(t)]
     first, *others = one_of_each_kind(sharp) + sorted(right, key=lambda t: -t.size)[:1]
-    for form in forms_in(first, means):
-        if gives(form.changes, first, means) and all(explained_by([form.mistake], t, means) for t in others):
+    for form in forms_in(first):
+        if first.gives(form.changes) and all(explained_by([form.mistake], t) for t in others):
             return [with_name(form, wrong)]
-    partly = partly_explained(first, means)
+    partly = partly_explained(first)
     for form, _ in partly[:FIRSTS]:
-        other = second_mistake(form, first, others, means)
+        other = second_mistake(form, first, others)
         if other is not None:
             return [with_name(x, wrong) for x in (form, other)]
-    return for_some_outputs(partly, [first, *others], wrong, means)
+    return for_some_outputs(partly, [first, *others], wrong)
 
 
 def is_sharp(t: Tried) -> bool:
@@ -58,81 +57,59 @@ def one_of_each_kind(wrong: Sequence[Tried]) -> list[Tried]:
     return chosen[:PROBLEMS]
 
 
-def forms_in(t: Tried, means: Conventions, mistakes: Iterable[Mistake] = DICTIONARY) -> Iterator[MistakeForm]:
+def forms_in(t: Tried, mistakes: Iterable[Mistake] = DICTIONARY) -> Iterator[MistakeForm]:
     """Every mistake in every form that it can have in a problem."""
     for mistake in mistakes:
-        for word, change in mistake.forms(t.case, means):
+        for word, change in mistake.forms(t.case, t.means):
             yield MistakeForm(mistake, word, (change,))
 
 
-def explained_by(mistakes: Sequence[Mistake], t: Tried, means: Conventions) -> bool:
+def explained_by(mistakes: Sequence[Mistake], t: Tried) -> bool:
     """Whether mistakes, each in one of its forms, give what came; one that cannot show there changes nothing."""
-    each = [[form.changes for form in forms_in(t, means, [mistake])] or [()] for mistake in mistakes]
-    return any(gives(chain(*changes), t, means) for changes in product(*each))
+    each = [[form.changes for form in forms_in(t, [mistake])] or [()] for mistake in mistakes]
+    return any(t.gives(chain(*changes)) for changes in product(*each))
 
 
-def gives(changes: Iterable[Change], t: Tried, means: Conventions) -> bool:
-    """Whether wrong forms give what came, in all outputs."""
-    s = LayerSteps(t.case, means, changes)
-    return all(gives_output(name, s, t) for name in t.names)
-
-
-def gives_output(name: str, s: LayerSteps, t: Tried) -> bool:
-    """Whether a wrong form gives an output as it came, up to roundings.
-
-    A wrong number may be larger than the right one, and so may its roundings.
-    """
-    try:
-        form = getattr(s, name)
-    except (ValueError, TypeError, IndexError, AttributeError):  # no such form for these shapes
-        return False
-    got = getattr(t.got, name)
-    if form is None or form.shape != got.shape or not np.isfinite(form).all():
-        return False
-    return bool(t.inside(name, form, 4.0, t.slack[name] * np.abs(form).max(initial=0.0)).all())
-
-
-def partly_explained(t: Tried, means: Conventions) -> list[tuple[MistakeForm, frozenset[str]]]:
+def partly_explained(t: Tried) -> list[tuple[MistakeForm, frozenset[str]]]:
     """The forms that explain a part of what is wrong and spoil nothing that is right, most first."""
     found = []
-    for form in forms_in(t, means):
-        s = LayerSteps(t.case, means, form.changes)
-        here = frozenset(name for name in t.wrong if gives_output(name, s, t))
-        if here and all(gives_output(name, s, t) for name in t.names if name not in t.wrong):
+    for form in forms_in(t):
+        s = t.steps(form.changes)
+        here = frozenset(name for name in t.wrong if t.gives_output(name, s))
+        if here and all(t.gives_output(name, s) for name in t.names if name not in t.wrong):
             found.append((form, here))
     return sorted(found, key=lambda x: -len(x[1]))
 
 
-def second_mistake(form: MistakeForm, t: Tried, others: Sequence[Tried], means: Conventions) -> MistakeForm | None:
+def second_mistake(form: MistakeForm, t: Tried, others: Sequence[Tried]) -> MistakeForm | None:
     """The mistake that together with a first one gives what came, in all problems."""
-    for other in forms_in(t, means):
+    for other in forms_in(t):
         pair = form.mistake, other.mistake
-        if pair[0].name == pair[1].name or not gives(form.changes + other.changes, t, means):
+        if pair[0].name == pair[1].name or not t.gives(form.changes + other.changes):
             continue
-        if all(explained_by(pair, x, means) for x in others):
+        if all(explained_by(pair, x) for x in others):
             return other
     return None
 
 
 def for_some_outputs(
-    partly: Iterable[tuple[MistakeForm, frozenset[str]]], chosen: Sequence[Tried], wrong: Sequence[Tried],
-    means: Conventions,
+    partly: Iterable[tuple[MistakeForm, frozenset[str]]], chosen: Sequence[Tried], wrong: Sequence[Tried]
 ) -> list[Finding]:
     """Names for those outputs that one mistake explains in all problems; the others without a name."""
     left, found = set(chosen[0].wrong), []
     for form, here in partly:
-        if here <= left and all(explains(form.mistake, here, t, means) for t in chosen if here & set(t.wrong)):
+        if here <= left and all(explains(form.mistake, here, t) for t in chosen if here & set(t.wrong)):
             found.append(with_name(form, wrong, of=", ".join(sorted(here))))
             left -= here
     if left or not found:
-        found.append(without_name(wrong, left, means))
+        found.append(without_name(wrong, left))
     return found
 
 
-def explains(mistake: Mistake, names: frozenset[str], t: Tried, means: Conventions) -> bool:
+def explains(mistake: Mistake, names: frozenset[str], t: Tried) -> bool:
     """Whether a mistake gives these outputs as they came, where they are wrong."""
-    steps = (LayerSteps(t.case, means, form.changes) for form in forms_in(t, means, [mistake]))
-    return any(all(gives_output(name, s, t) for name in names if name in t.wrong) for s in steps)
+    steps = (t.steps(form.changes) for form in forms_in(t, [mistake]))
+    return any(all(t.gives_output(name, s) for name in names if name in t.wrong) for s in steps)
 
 
 def with_name(form: MistakeForm, wrong: Sequence[Tried], of: str = "what came") -> Finding:
@@ -142,11 +119,11 @@ def with_name(form: MistakeForm, wrong: Sequence[Tried], of: str = "what came") 
     return form.finding(first.where(), "; ".join(filter(None, (evidence, laws(first)))))
 
 
-def without_name(wrong: Sequence[Tried], names: Collection[str], means: Conventions, why: str = "") -> Finding:
+def without_name(wrong: Sequence[Tried], names: Collection[str], why: str = "") -> Finding:
     """Something is wrong and has no name: the place, the laws, the terms."""
     first = wrong[0]
     evidence = [f"in the problem '{first.case.name}' with {', '.join(sorted(first.case.traits))}"]
-    evidence += filter(None, (laws(first), proportions(first, means)))
+    evidence += filter(None, (laws(first), proportions(first)))
     title = "the mistake has no name here, in " + ", ".join(sorted(names or first.wrong)) + why
     return Finding("unnamed", "unnamed", title, first.where(), evidence="; ".join(evidence))
 
@@ -226,9 +203,9 @@ def laws(t: Tried) -> str:
 PATHS = {"by_Q": "queries", "by_K": "keys", "by_V": "values"}
 
 
-def proportions(t: Tried, means: Conventions) -> str:
+def proportions(t: Tried) -> str:
     """For each wrong output, how often each of its terms is in it, by least squares, where that explains it."""
-    s, found = LayerSteps(t.case, means), []
+    s, found = t.steps(), []
     for name in t.wrong:
         got, parts = getattr(t.got, name), parts_of(name, s)
         basis = np.stack([x.ravel() for x in parts.values()], 1)

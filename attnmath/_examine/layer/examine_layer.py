@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from attnmath._examine.contract.functions import Broken, failure
+from attnmath._examine.contract.functions import Broken, failure_of
 from attnmath._examine.layer.conventions import KnownLayer, OwnLayer, possible_layers, understood, with_mask
-from attnmath._examine.layer.diagnosis import diagnose_layer, gives_output
-from attnmath._examine.layer.layer import Layer, LayerAnswer, LayerCase, LayerSteps
+from attnmath._examine.layer.diagnosis import diagnose_layer
+from attnmath._examine.layer.layer import Layer, LayerAnswer, LayerCase
 from attnmath._examine.layer.ready_layers import adapted
-from attnmath._examine.layer.run import Draw, hiding, layer_cases, output_alone, run
+from attnmath._examine.layer.run import hiding, layer_cases, output_alone
 from attnmath._examine.layer.running_error import Tried, right_output
 from attnmath._examine.problems.case import Conventions
 from attnmath._examine.problems.steps import changes_of_empty_rows
@@ -62,18 +62,18 @@ def examine_layer(
     start = time.perf_counter()
     told = Conventions(**(conventions or {}))
     seed = secrets.randbits(31) if seed is None else seed
-    own = None
-    if weights is not None:
+    if weights is None:
+        own, known = None, as_layer(layer)
+        candidates = [KnownLayer(known, dtype or known.dtype, seed)]
+    else:
         layout = layout or told.layout
         own = OwnLayer(layer, weights, backward, heads, mask, rotary, pairing, causal, layout, reading)
-    candidates = [KnownLayer(as_layer(layer))] if own is None else list(possible_layers(own))
-    first = candidates[0].layer
-    dtype = dtype or first.dtype
+        candidates = list(possible_layers(own, dtype, seed))
     try:
-        report = _examined(own, candidates, told, dtype, seed, smallest)
+        report = _examined(own, candidates, told, smallest)
     except (Exception, SystemExit, GeneratorExit) as error:  # of ours: it says nothing about the layer
-        said = Finding("unnamed", "examination", failure(error))
-        report = Report("not judged", first.name, first.framework, dtype, told, (said,), told=told, seed=seed)
+        said = Finding("unnamed", "examination", failure_of(error))
+        report = reported(candidates[0], "not judged", told, told, (said,))
     return replace(report, seconds=time.perf_counter() - start)
 
 
@@ -88,25 +88,22 @@ def as_layer(layer: Any) -> Layer:
     return found
 
 
-def _examined(
-    own: OwnLayer | None, candidates: Sequence[KnownLayer], told: Conventions, dtype: str, seed: int,
-    smallest: bool,
-) -> Report:
+def _examined(own: OwnLayer | None, candidates: Sequence[KnownLayer], told: Conventions, smallest: bool) -> Report:
     """The report on a layer that may be read in these ways."""
     findings: list[Finding] = []
-    known, agreed = understood(candidates, told, dtype, seed)
+    known, agreed = understood(candidates, told)
     if own is not None and own.mask is not None:
-        known, why = with_mask(known, own, told, dtype, seed)
+        known, why = with_mask(known, own, told)
         if why is not None:
             findings.append(Finding("contract", "mask", f"it takes no mask by the name {own.mask!r}: {why}"))
-    results = [(case, known.trial(case, dtype)) for case in layer_cases(known.layer, dtype, seed)]
+    results = [(case, known.trial(case)) for case in layer_cases(known.draw)]
     done = [x for _, x in results if isinstance(x, Tried)]
-    findings += [*broken_contract(results), *diagnose_layer(done, known.means)]
+    findings += [*broken_contract(results), *diagnose_layer(done)]
     hazards: list[Finding] = []
     means = known.means
     if done and not findings:
-        findings += inference(known, results[0][0], dtype)
-        hazards, empty = padding_alone(known, dtype, seed)
+        findings += inference(known, results[0][0])
+        hazards, empty = padding_alone(known)
         means = means.told(empty=empty)
         if empty is not None and told.empty not in (None, empty):
             title = f"a row that may attend to nothing gives {empty}, and {told.empty} is demanded"
@@ -115,11 +112,18 @@ def _examined(
     findings += found_out(known) if agreed else []
     least = None
     if smallest and any(t.wrong for t in done):
-        least = smallest_case(known.layer, dtype, lambda case: known.trial(case, dtype))
-    return Report(
-        verdict, known.layer.name, known.layer.framework, dtype, means, tuple(findings), tuple(hazards),
-        tuple(reported(*x) for x in results), least, constant=CONSTANT, told=told, seed=seed,
-    )
+        least = smallest_case(known)
+    return reported(known, verdict, means, told, tuple(findings), hazards=tuple(hazards), smallest=least,
+                    problems=tuple(tried_problem(*x) for x in results), constant=CONSTANT)
+
+
+def reported(
+    known: KnownLayer, verdict: str, means: Conventions, told: Conventions, findings: tuple[Finding, ...],
+    **more: Any,
+) -> Report:
+    """The report on this layer."""
+    return Report(verdict, known.layer.name, known.layer.framework, known.dtype, means, findings, told=told,
+                  seed=known.seed, **more)
 
 
 def broken_contract(results: Sequence[tuple[LayerCase, Tried | Broken]]) -> list[Finding]:
@@ -141,21 +145,18 @@ def broken_contract(results: Sequence[tuple[LayerCase, Tried | Broken]]) -> list
 
 def found_out(known: KnownLayer) -> list[Finding]:
     """What was found out about one's own layer."""
-    words = []
-    if known.reading is not None:
-        words.append(("weights", f"the weights are {known.reading.words}"))
-    if known.layout != "bnd":
-        words.append(("layout", f"the tokens are {known.layout}"))
-    if known.form is not None:
-        words.append(("mask", f"the mask has the axes {known.form.axes}"))
-    if known.layer.causal and known.reading is not None:
-        words.append(("causal", "it hides later keys by itself"))
-    if known.layer.rotary is not None and known.reading is not None:
-        words.append(("rotary", f"the rotary embedding pairs entries {known.layer.pairing}"))
-    return [Finding("convention", name, title) for name, title in words]
+    layer, own = known.layer, known.reading
+    words = {
+        "weights": own and f"the weights are {own.words}",
+        "layout": known.layout != "bnd" and f"the tokens are {known.layout}",
+        "mask": known.form and f"the mask has the axes {known.form.axes}",
+        "causal": own and layer.causal and "it hides later keys by itself",
+        "rotary": own and layer.rotary and f"the rotary embedding pairs entries {layer.pairing}",
+    }
+    return [Finding("convention", name, title) for name, title in words.items() if isinstance(title, str)]
 
 
-def reported(case: LayerCase, x: Tried | Broken) -> TriedProblem:
+def tried_problem(case: LayerCase, x: Tried | Broken) -> TriedProblem:
     """A problem, as the report has it."""
     name = case.name + (", in train()" if case.train else "")
     if isinstance(x, Broken):
@@ -166,42 +167,37 @@ def reported(case: LayerCase, x: Tried | Broken) -> TriedProblem:
 # ---- beside the verdict: inference, and rows that may attend to nothing -------------------------
 
 
-def inference(known: KnownLayer, case: LayerCase, dtype: str) -> list[Finding]:
+def inference(known: KnownLayer, case: LayerCase) -> list[Finding]:
     """Whether the output in eval() without gradients is right as well: there may be a fast path."""
     try:
-        Y = output_alone(known.layer, case, dtype)
+        Y = output_alone(known.layer, case, known.dtype)
     except Broken as broken:
         return [Finding("contract", *broken.fault)]
-    if right_output(Y, case, known.means, dtype):
+    if right_output(Y, case, known.means, known.dtype):
         return []
     title = "the output under torch.no_grad() differs from that with gradients"
     return [Finding("unnamed", "inference", title, "Y", None, "look for a path for inference alone")]
 
 
-def padded(
-    known: KnownLayer, dtype: str, seed: int | None, sizes: tuple[int, int, int]
-) -> tuple[LayerCase, LayerAnswer | Broken]:
+def padded(known: KnownLayer, b: int, n: int, m: int) -> tuple[LayerCase, LayerAnswer | Broken]:
     """A problem in which the last sequence may read nothing, and what came."""
-    case = Draw(known.layer, dtype, seed).case("nothing to read", *sizes)
+    case = known.draw.case("nothing to read", b, n, m)
     b, _, m = case.lengths
     case = hiding(case, np.broadcast_to((np.arange(b) < b - 1)[:, None, None, None], (b, 1, 1, m)), "empty row")
-    try:
-        return case, run(known.layer, case, dtype)
-    except Broken as broken:
-        return case, broken
+    return case, known.answer(case)
 
 
-def padding_alone(known: KnownLayer, dtype: str, seed: int | None) -> tuple[list[Finding], str | None]:
+def padding_alone(known: KnownLayer) -> tuple[list[Finding], str | None]:
     """The policy for a sequence that is padding alone; a hazard where NaN comes out."""
     if "b" not in known.layer.masks or not known.layer.batched:
         return [], None
-    case, got = padded(known, dtype, seed, (2, 3, 4))
+    case, got = padded(known, 2, 3, 4)
     if isinstance(got, Broken):
         return [Finding("hazard", "empty_row_raises", f"a sequence of padding alone: {got.fault.sentence}")], None
     bad = [name for name, x in got._asdict().items() if x is not None and not np.isfinite(x).all()]
     if not bad:
-        return [], policy(known, case, got, dtype)
-    _, least = padded(known, dtype, seed, (1, 1, 1))
+        return [], policy(known, case, got)
+    _, least = padded(known, 1, 1, 1)
     same = not isinstance(least, Broken) and any(x is not None and np.isnan(x).any() for x in least)
     b, n, m = (1, 1, 1) if same else (2, 3, 4)
     weights = any(name[:2] in ("dW", "db") for name in bad)
@@ -215,15 +211,15 @@ def padding_alone(known: KnownLayer, dtype: str, seed: int | None) -> tuple[list
     )], "nan"
 
 
-def policy(known: KnownLayer, case: LayerCase, got: LayerAnswer, dtype: str) -> str | None:
+def policy(known: KnownLayer, case: LayerCase, got: LayerAnswer) -> str | None:
     """What a row that may attend to nothing gives: zero, or the mean of the values."""
-    t = Tried.of(case, got, known.means, dtype)
+    t = Tried.of(case, got, known.means, known.dtype)
     if not t.wrong:
         return "zero"
     fitting = []
     for word in ("uniform", "uniform with gradient"):
-        s = LayerSteps(case, known.means, changes_of_empty_rows(Conventions(empty=word)))
-        if all(gives_output(name, s, t) for name in t.names):
+        s = t.steps(changes_of_empty_rows(Conventions(empty=word)))
+        if all(t.gives_output(name, s) for name in t.names):
             far = sum(float(abs(getattr(got, name) - getattr(s, name)).sum()) for name in t.names)
             fitting.append((far, word))
     return min(fitting)[1] if fitting else None
@@ -232,13 +228,13 @@ def policy(known: KnownLayer, case: LayerCase, got: LayerAnswer, dtype: str) -> 
 # ---- the smallest problem that it fails --------------------------------------------------------
 
 
-def smallest_case(layer: Layer, dtype: str, trial: Callable[[LayerCase], Tried | Broken]) -> str | None:
+def smallest_case(known: KnownLayer) -> str | None:
     """The first problem that fails, in the order of its size, as lines to paste; halves and whole numbers."""
-    draw = Draw(layer, dtype, SEED)
+    layer, draw = known.layer, known._replace(seed=SEED).draw
     sizes = product((1, 2) if layer.batched else (1,), (1, 2, 3), (1, 2, 3) if layer.cross else (0,))
     for b, n, m in sorted(sizes, key=lambda s: (s[0] * (s[1] + s[2]), s)):
         for last_hidden in (False, True) if layer.masks and max(n, m) > 1 else (False,):
-            t = trial(in_halves(draw.case("", b, n, m), layer, last_hidden))
+            t = known.trial(in_halves(draw.case("", b, n, m), layer, last_hidden))
             if isinstance(t, Tried) and t.wrong:
                 return pasted_lines(t, last_hidden)
     return None

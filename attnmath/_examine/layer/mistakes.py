@@ -1,32 +1,21 @@
 """The mistakes of a layer that have a name; those of a head follow, where a layer has them too."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 
-from attnmath._examine.layer.layer import LayerCase, rotated, rotated_back, weight_gradient
-from attnmath._examine.layer.wrong_steps import (
-    ALTERNATELY,
-    BY_VIEW,
-    PARAMETER_GRADIENTS,
-    WEIGHT_MATRICES,
-    bias_gradient_missing,
-    bias_unused,
-    blocks_exchanged,
-    dW_K_without_b_Q,
-    gradient_turned,
-    gradients_exchanged,
-    lost,
-    mean,
-    one_entry,
-    over_all,
-    over_batch,
-    transposed_weight,
-    used_turned,
-)
+from attnmath._examine.layer import layer
+from attnmath._examine.layer.layer import LayerCase, LayerSteps, weight_gradient
+from attnmath._examine.layer.wrong_matrices import MATRIX_MISTAKES, MULTI, VJP, WEIGHT_MATRICES
 from attnmath._examine.mistakes.mistakes import MISTAKES
-from attnmath._examine.problems.steps import Mistake, Steps, only
+from attnmath._examine.problems.case import Conventions
+from attnmath._examine.problems.steps import Change, Forms, Mistake, Steps, Wordings, multiplied, only
+from attnmath._formulas.heads import Weights
+from attnmath._words.arrays import T
 
-MULTI, VJP = "chapters/heads.md, eq:multihead_map", "chapters/heads.md, eq:multihead_vjp"
 SELF_VJP, ENCODER = "chapters/inputs.md, eq:self_attention_vjp", "chapters/cross.md"
+PARAMETER_GRADIENTS = tuple(f"d{name}" for name in Weights._fields)
 
 
 def self_alone(case: LayerCase) -> bool:
@@ -59,47 +48,75 @@ def per_head(s: Steps, x: np.ndarray | None) -> np.ndarray | None:
     return None if x is None else s.H * x
 
 
+# ---- what is left out ---------------------------------------------------------------------------
+
+
+def dW_K_without_b_Q(case: LayerCase, means: Conventions) -> Wordings:
+    """The closed form for a layer without biases."""
+    def dkeys(s: Steps) -> np.ndarray:
+        Q = layer.rotated(s.split(layer.projected(s.X, s.W_Q, None), s.H), s)
+        return s.gamma_back * T(s.dA) @ Q
+
+    def dW_K(s: Steps, x: np.ndarray) -> np.ndarray:
+        dK = layer.summed_by_owner(dkeys(s), s.owner_back, s.G)
+        return weight_gradient(s.Z, s.split_back(layer.rotated_back(dK, s)), s.G)
+
+    if case.W.b_Q is not None:
+        yield "in dW_K alone", {"dW_K": dW_K}
+        yield "in all that dK reaches", {"dkeys": lambda s, x: dkeys(s)}
+
+
+def one_entry(name: str) -> Forms:
+    """A gradient of one entry of the batch alone."""
+    def forms(case: LayerCase, means: Conventions) -> Wordings:
+        for at in (0, -1):
+            def of_one(s: Steps, x: np.ndarray | None, at: int = at) -> np.ndarray | None:
+                if x is None:
+                    return None
+                keep = s.given.keep
+                keep = keep[at][None] if keep is not None and len(keep) > 1 else keep
+                Z = None if s.given.Z is None else s.given.Z[at][None]
+                X, dY = s.given.X[at][None], s.given.dY[at][None]
+                return getattr(LayerSteps(replace(s.given, X=X, Z=Z, dY=dY, keep=keep), s.means), name)
+
+            yield "the first" if at == 0 else "the last", {name: of_one}
+
+    return forms
+
+
+def lost(*names: str) -> Change:
+    """Nothing arrives."""
+    return multiplied(*names, by=lambda s: 0)
+
+
+def bias_unused(name: str) -> Forms:
+    """A bias is not added, and gets no gradient."""
+    no = {name: lambda s, b: None, f"d{name}": lambda s, db: np.zeros_like(getattr(s.given.W, name))}
+    return only(no, lambda case: getattr(case.W, name) is not None)
+
+
+def bias_gradient_missing(name: str) -> Forms:
+    """A bias is added, and gets no gradient."""
+    return only(lost(f"d{name}"), lambda case: getattr(case.W, name) is not None)
+
+
+def mean(names: tuple[str, ...], count: Callable[[LayerCase], int]) -> Change:
+    """A mean instead of a sum."""
+    return {x: lambda s, y: None if y is None else y / count(s.given) for x in names}
+
+
+def over_batch(case: LayerCase) -> int:
+    """How many sequences."""
+    return len(case.X)
+
+
+def over_all(case: LayerCase) -> int:
+    """How many tokens ask."""
+    return len(case.X) * case.X.shape[1]
+
+
 LAYER_MISTAKES: list[Mistake] = [
-    # the way through W_O
-    Mistake("W_O_untransposed", "the way back uses W_O, not its transpose",
-            only({"W_O_back": lambda s, x: x.T if len(x) == x.shape[1] else x}), VJP, "dO = dY W_O^T"),
-    Mistake("W_O_ignored_back", "the way back leaves out W_O: dO = dY",
-            only({"W_O_back": lambda s, x: np.eye(len(x)) if len(x) == x.shape[1] else x}), VJP, "dO = dY W_O^T"),
-    Mistake("heads_split_interleaved", "the way back gives the heads every H-th entry of dY W_O^T",
-            only(ALTERNATELY["out_back"]), VJP, "entry c of head h stands at h d_v + c"),
-    Mistake("heads_split_by_view_back", "the way back splits dY W_O^T into heads without exchanging axes",
-            only(BY_VIEW["out_back"]), VJP, "reshape to (b, n, H, d_v), then exchange n and H"),
-    Mistake("heads_interleaved", "the heads are concatenated interleaved: entry c of head h at c H + h",
-            only(ALTERNATELY["out"]), MULTI, "entry c of head h stands at h d_v + c"),
-    Mistake("heads_merged_by_view",
-            "the heads are put together without exchanging axes: tokens and heads mix",
-            only(BY_VIEW["out"]), MULTI, "exchange n and H before the reshape to (b, n, H d_v)"),
-    Mistake("heads_split_interleaved_in", "queries, keys and values are split into heads by every H-th entry",
-            only(ALTERNATELY["in"]), MULTI, "entry c of head h stands at h d_k + c"),
-    Mistake("heads_split_by_view", "queries, keys and values are split into heads without exchanging axes",
-            only(BY_VIEW["in"]), MULTI, "reshape to (b, n, H, d_k), then exchange n and H"),
-    Mistake("heads_all_interleaved", "all heads are interleaved: entry c of head h at c H + h",
-            only(ALTERNATELY["all"]), MULTI, "entry c of head h stands at h d_k + c"),
-    Mistake("heads_all_by_view",
-            "heads are split and put together without exchanging axes: tokens and heads mix",
-            only(BY_VIEW["all"]), MULTI, "reshape to (b, n, H, d_k), then exchange n and H"),
-    Mistake("heads_merged_interleaved_back", "dQ, dK and dV are put together with their heads interleaved",
-            only(ALTERNATELY["in_back"]), VJP, "entry c of head h stands at h d_k + c"),
-    Mistake("heads_merged_by_view_back", "dQ, dK and dV are put together without exchanging axes",
-            only(BY_VIEW["in_back"]), VJP, "exchange n and H before the reshape"),
-    # matrices
-    *(Mistake(f"d{x}_transposed", f"d{x} is transposed", gradient_turned(x), VJP,
-              f"d{x} has the shape of {x}") for x in WEIGHT_MATRICES),
-    Mistake("W_used_transposed", "a weight matrix is used transposed", used_turned, MULTI,
-            "x W, where a linear layer of PyTorch keeps W^T"),
-    Mistake("W_O_transposed_once", "W_O is used transposed in the way forward alone",
-            only({"Y": lambda s, Y: Y - s.C @ (s.W_O.reshape(s.C.shape[2], -1)
-                                                 - transposed_weight(s.W_O, "W_O").reshape(s.C.shape[2], -1))}),
-            MULTI, "Y = sum O_h W_O,h"),
-    Mistake("blocks_exchanged", "blocks of the projections stand at each other's places", blocks_exchanged,
-            MULTI, "look up the order in which queries, keys and values are packed"),
-    Mistake("gradients_exchanged", "two gradients of weights stand at each other's places",
-            gradients_exchanged, VJP, "look up the order in which they are returned"),
+    *MATRIX_MISTAKES,
     # tokens
     Mistake("dW_K_from_X", "dW_K is built from the decoder's tokens X instead of Z",
             only({"dW_K": lambda s, x: weight_gradient(s.X, s.dK_flat, s.G)}, same_shape), VJP, "dW_K = Z^T dK"),
@@ -148,14 +165,12 @@ LAYER_MISTAKES: list[Mistake] = [
     *(Mistake(f"d{x}_missing", f"{x} gets no gradient", only(lost(f"d{x}")), VJP, f"do not detach {x}")
       for x in WEIGHT_MATRICES),
     # the batch
-    Mistake("batch_mean", "gradients of weights are means over the batch instead of sums",
-            only(mean(PARAMETER_GRADIENTS, over_batch)), VJP, "sum over the batch"),
-    Mistake("token_mean", "gradients of weights are means over all tokens instead of sums",
-            only(mean(PARAMETER_GRADIENTS, over_all)), VJP, "sum over batch and tokens"),
-    Mistake("bias_mean", "gradients of biases are means over all tokens instead of sums",
-            only(mean(PARAMETER_GRADIENTS[4:], over_all)), VJP, "sum over batch and tokens"),
-    Mistake("bias_batch_mean", "gradients of biases are means over the batch instead of sums",
-            only(mean(PARAMETER_GRADIENTS[4:], over_batch)), VJP, "sum over batch and tokens"),
+    *(Mistake(name, f"gradients of {which} are means over {what} instead of sums", only(mean(letters, count)), VJP,
+              f"sum over {over}") for name, which, what, letters, count, over in (
+        ("batch_mean", "weights", "the batch", PARAMETER_GRADIENTS, over_batch, "the batch"),
+        ("token_mean", "weights", "all tokens", PARAMETER_GRADIENTS, over_all, "batch and tokens"),
+        ("bias_mean", "biases", "all tokens", PARAMETER_GRADIENTS[4:], over_all, "batch and tokens"),
+        ("bias_batch_mean", "biases", "the batch", PARAMETER_GRADIENTS[4:], over_batch, "batch and tokens"))),
     *(Mistake(f"{x}_batch_mean", f"{x} is a mean over the batch instead of a sum",
               only(mean((x,), over_batch)), VJP, "sum over the batch") for x in PARAMETER_GRADIENTS),
     *(Mistake(f"{x}_one_entry", f"{x} comes from one entry of the batch alone", one_entry(x), VJP,
@@ -183,8 +198,8 @@ LAYER_MISTAKES: list[Mistake] = [
             only({"K": lambda s, x: s.K_unturned, "dK_flat": lambda s, x: s.split_back(s.dK)}, turns), MULTI,
             "turn queries and keys"),
     Mistake("rope_values", "the rotary embedding turns the values too",
-            only({"V": lambda s, x: rotated(x, s),
-                 "dV_flat": lambda s, x: s.split_back(rotated_back(s.dV, s))}, turns), MULTI,
+            only({"V": lambda s, x: layer.rotated(x, s),
+                 "dV_flat": lambda s, x: s.split_back(layer.rotated_back(s.dV, s))}, turns), MULTI,
             "turn queries and keys alone"),
 ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ UNREAD = 1e30  # in keys that nobody may read; NaN and infinity leak everywhere:
 class Draw:
     """Problems for one layer, out of one seed."""
 
-    def __init__(self, layer: Layer, dtype: str, seed: int | None) -> None:
+    def __init__(self, layer: Layer, dtype: str, seed: int) -> None:
         self.layer, self.dtype, self.rng = layer, dtype, np.random.default_rng(seed)
         W = layer.ours({name: np.zeros(shape) for name, shape in layer.shapes.items()})
         self.d, self.d_z = W.W_Q.shape[1], W.W_K.shape[1]
@@ -72,10 +72,9 @@ def hiding(case: LayerCase, keep: np.ndarray, trait: str = "mask") -> LayerCase:
     return replace(case, keep=keep, traits=case.traits | {trait})
 
 
-def layer_cases(layer: Layer, dtype: str, seed: int | None = None) -> Iterator[LayerCase]:
+def layer_cases(draw: Draw) -> Iterator[LayerCase]:
     """All problems: sizes, families of numbers, masks; every other one in train()."""
-    draw = Draw(layer, dtype, seed)
-    wide = dtype in ("float32", "float64")
+    layer, wide = draw.layer, draw.dtype in ("float32", "float64")
     yield draw.case("two sequences", 2, 5, 7, "gaussian")
     yield draw.case("as many queries as keys", 3, 6, 6, "gaussian", train=True)
     yield draw.case("one token", 1, 1, 1, "gaussian")
@@ -143,7 +142,7 @@ def output_alone(layer: Layer, case: LayerCase, dtype: str) -> np.ndarray:
     import torch
 
     with _at_fault("it raises under torch.no_grad():"), torch.no_grad(), lent(layer, case.numbers, dtype):
-        return to_float64("the output", layer.call(*tensors(case, dtype)))
+        return to_float64("the output", layer.call(*given(case, tensor, dtype)))
 
 
 @contextmanager
@@ -187,22 +186,26 @@ def all_to_float64(back: Mapping[str, Any]) -> dict[str, np.ndarray]:
 def named_gradients(layer: Layer, back: Any) -> dict[str, np.ndarray]:
     """What a way back of one's own returned, by name, with or without a d in front."""
     if not isinstance(back, Mapping):
-        line = f"its backward returns a {type(back).__name__}; it needs to be a dict by name"
-        raise Broken(Fault("type", line))
-    names = ["X", "Z", *layer.parameters]
+        raise Broken(Fault("type", f"its backward returns a {type(back).__name__}; it needs to be a dict by name"))
+    names = "X", "Z", *layer.parameters
     return all_to_float64({n: back[k] for n in names for k in (n, f"d{n}") if k in back and back[k] is not None})
+
+
+def given(case: LayerCase, array: Callable[..., Any], dtype: str) -> tuple[Any, Any, Any]:
+    """X, Z and keep in a library's arrays; Z is X in self-attention."""
+    X = array(case.X, dtype)
+    Z = X if case.Z is None else array(case.Z, dtype)
+    return X, Z, None if case.keep is None else array(case.keep, "bool")
 
 
 # ---- PyTorch ------------------------------------------------------------------------------------
 
 
-def tensors(case: LayerCase, dtype: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """X, Z and keep; Z is X in self-attention."""
+def tensor(x: np.ndarray, dtype: str) -> torch.Tensor:
+    """An array in this format."""
     import torch
 
-    X = torch.tensor(case.X, dtype=getattr(torch, dtype))
-    Z = X if case.Z is None else torch.tensor(case.Z, dtype=X.dtype)
-    return X, Z, None if case.keep is None else torch.tensor(case.keep)
+    return torch.tensor(x, dtype=getattr(torch, dtype))
 
 
 @contextmanager
@@ -235,21 +238,21 @@ def by_torch(layer: Layer, case: LayerCase, dtype: str) -> Returned:
 
     if layer.backward is not None:
         with lent(layer, case.numbers, dtype, case.train), torch.no_grad():
-            X, Z, keep = tensors(case, dtype)
+            X, Z, keep = given(case, tensor, dtype)
             Y = layer.call(X, Z, keep)
             _check_output(Y, X)
-            back = layer.backward(torch.tensor(case.dY, dtype=X.dtype), X, Z, keep)
+            back = layer.backward(tensor(case.dY, dtype), X, Z, keep)
             return to_float64("the output", Y), named_gradients(layer, back)
     with lent(layer, case.numbers, dtype, case.train, needed=True):
-        X, Z, keep = tensors(case, dtype)
-        given = {name: x.requires_grad_() for name, x in (("X", X), ("Z", Z)) if name == "X" or Z is not X}
-        before = [x.detach().clone() for x in given.values()]
+        X, Z, keep = given(case, tensor, dtype)
+        tokens = {name: x.requires_grad_() for name, x in (("X", X), ("Z", Z)) if name == "X" or Z is not X}
+        before = [x.detach().clone() for x in tokens.values()]
         Y = layer.call(X, Z, keep)
         _check_output(Y, X)
-        dY = torch.tensor(case.dY, dtype=X.dtype).reshape(Y.shape)
-        asked = {**given, **layer.parameters}
+        dY = tensor(case.dY, dtype).reshape(Y.shape)
+        asked = {**tokens, **layer.parameters}
         found = torch.autograd.grad(Y, list(asked.values()), dY, allow_unused=True)
-        if any(not torch.equal(x, y) for x, y in zip(given.values(), before)):
+        if any(not torch.equal(x, y) for x, y in zip(tokens.values(), before)):
             raise Broken(Fault("inputs_modified", "it writes into its inputs"))
     back = {name: np.zeros(x.shape) if g is None else g for (name, x), g in zip(asked.items(), found)}
     return to_float64("the output", Y), all_to_float64(back)
@@ -263,15 +266,15 @@ def by_jax(layer: Layer, case: LayerCase, dtype: str) -> Returned:
     import jax
     import jax.numpy as jnp
 
-    X, given = jnp.asarray(case.X, dtype), {k: jnp.asarray(x, dtype) for k, x in case.numbers.items()}
-    keep = None if case.keep is None else jnp.asarray(case.keep)
-    tokens = (X,) if case.Z is None else (X, jnp.asarray(case.Z, dtype))
+    X, Z, keep = given(case, jnp.asarray, dtype)
+    numbers = {k: jnp.asarray(x, dtype) for k, x in case.numbers.items()}
+    tokens = (X,) if case.Z is None else (X, Z)
 
     def both(tokens: tuple, W: Mapping[str, Any], dY: Any) -> tuple[Any, Any]:
         Y, back = jax.vjp(lambda x, W: layer.call(x[0], x[-1], keep, W), tokens, W)
         return Y, back(dY.astype(Y.dtype)) if Y.shape == dY.shape else None
 
-    Y, found = jax.jit(both)(tokens, given, jnp.asarray(case.dY, dtype))
+    Y, found = jax.jit(both)(tokens, numbers, jnp.asarray(case.dY, dtype))
     _check_output(Y, X)
     back = {} if found is None else all_to_float64({**dict(zip("XZ", found[0])), **found[1]})
     return to_float64("the output", Y), back
@@ -282,19 +285,13 @@ def by_numpy(layer: Layer, case: LayerCase, dtype: str) -> Returned:
     if layer.backward is None:
         raise Broken(Fault("no_backward", "a layer of NumPy needs backward=, its own way back"))
 
-    def given() -> tuple[np.ndarray, np.ndarray, np.ndarray | None, dict[str, np.ndarray]]:
-        X = np.array(case.X, dtype)
-        Z = X if case.Z is None else np.array(case.Z, dtype)
-        keep = None if case.keep is None else case.keep.copy()
-        return X, Z, keep, {k: np.array(x, dtype) for k, x in case.numbers.items()}
-
-    X, Z, keep, W = given()
+    X, Z, keep = given(case, np.array, dtype)
+    W = {k: np.array(x, dtype) for k, x in case.numbers.items()}
     Y = layer.call(X, Z, keep, W)
     _check_output(Y, X)
     Y = to_float64("the output", Y)
     back = named_gradients(layer, layer.backward(np.array(case.dY, dtype), X, Z, keep, W))
-    fresh_X, fresh_Z, _, fresh_W = given()
-    pairs = [(X, fresh_X), (Z, fresh_Z), *((W[k], x) for k, x in fresh_W.items())]
-    if not all(np.array_equal(x, fresh) for x, fresh in pairs):
+    pairs = [(X, case.X), (Z, case.context), *((W[k], x) for k, x in case.numbers.items())]
+    if not all(np.array_equal(x, np.array(fresh, dtype)) for x, fresh in pairs):
         raise Broken(Fault("inputs_modified", "it writes into its inputs"))
     return Y, back

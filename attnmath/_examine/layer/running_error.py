@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ import numpy as np
 from attnmath._examine.layer.layer import LayerAnswer, LayerCase, LayerSteps
 from attnmath._examine.problems.bounds import softmax_off, where_in_words
 from attnmath._examine.problems.case import Conventions
-from attnmath._examine.problems.steps import Step, Steps
+from attnmath._examine.problems.steps import Change, Step, Steps
 from attnmath._formulas.heads import Weights
 from attnmath._words.arrays import T, finite, rowsum
 from attnmath._words.tolerance import CONSTANT, SHARE
@@ -208,13 +208,14 @@ class Tried:
     got: LayerAnswer
     want: LayerAnswer
     off: LayerAnswer
+    means: Conventions
     short: bool = False  # bfloat16 or float16: judged as a whole too
 
     @classmethod
     def of(cls, case: LayerCase, got: LayerAnswer, means: Conventions, dtype: str) -> Tried:
         """What came, beside what is right."""
         want, off = BoundedSteps(case, means, formats(dtype, means.inside)).right_and_off()
-        return cls(case, got, want, off, dtype in ("bfloat16", "float16"))
+        return cls(case, got, want, off, means, dtype in ("bfloat16", "float16"))
 
     @cached_property
     def single(self) -> dict[str, float]:
@@ -246,6 +247,28 @@ class Tried:
         got, off = getattr(self.got, name), getattr(self.off, name)
         with np.errstate(invalid="ignore"):
             return (got == want) | (abs(got - want) <= times * CONSTANT * off + more)
+
+    def steps(self, changes: Iterable[Change] = ()) -> LayerSteps:
+        """The problem solved with these changes."""
+        return LayerSteps(self.case, self.means, changes)
+
+    def gives(self, changes: Iterable[Change]) -> bool:
+        """Whether wrong steps give what came, in all outputs."""
+        s = self.steps(changes)
+        return all(self.gives_output(name, s) for name in self.names)
+
+    def gives_output(self, name: str, s: LayerSteps) -> bool:
+        """Whether wrong steps give an output as it came, up to roundings.
+
+        A wrong number may be larger than the right one, and so may its roundings.
+        """
+        try:
+            form = getattr(s, name)
+        except (ValueError, TypeError, IndexError, AttributeError):  # no such form for these shapes
+            return False
+        if form is None or form.shape != getattr(self.got, name).shape or not np.isfinite(form).all():
+            return False
+        return bool(self.inside(name, form, 4.0, self.slack[name] * np.abs(form).max(initial=0.0)).all())
 
     @cached_property
     def names(self) -> list[str]:

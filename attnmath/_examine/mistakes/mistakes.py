@@ -6,23 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from attnmath._examine.mistakes.wrong_terms import WRONG_BIASES, WRONG_GRADIENTS, WRONG_WEIGHTS, all_of_few
+from attnmath._examine.problems import steps
 from attnmath._examine.problems.case import Case, Conventions
-from attnmath._examine.problems.steps import (
-    ATTENTION,
-    BACK,
-    CAUSAL_MASK,
-    GROUPS,
-    Change,
-    Forms,
-    Mistake,
-    Steps,
-    Wordings,
-    as_in,
-    bind,
-    grouped,
-    ignored,
-    only,
-)
+from attnmath._examine.problems.steps import ATTENTION, BACK, CAUSAL_MASK, GROUPS, Change, Mistake, Wordings, only
 from attnmath._words.arrays import T
 
 
@@ -31,21 +17,21 @@ def mask_forgotten(case: Case, means: Conventions) -> Wordings:
         ("", ("keep", "causal")), ("the causal mask", ("causal",)), ("the mask that is given", ("keep",)),
     ):
         if case.has(*names):
-            yield word, as_in("B_back", case.without(*names), means)
+            yield word, steps.as_in("B_back", case.without(*names), means)
     if case.bias is not None and np.isneginf(case.bias).any():
         yield "", {"B_back": lambda s, x: np.zeros_like(x)}
 
 
 def causal_unasked(case: Case, means: Conventions) -> Wordings:
     if not case.causal:
-        yield "", as_in("B_back", replace(case, causal=True), means)
+        yield "", steps.as_in("B_back", replace(case, causal=True), means)
 
 
-def aligned(letter: str) -> Forms:
+def aligned(letter: str) -> steps.Forms:
     def forms(case: Case, means: Conventions) -> Wordings:
         if case.causal:
             other = "upper_left" if means.causal != "upper_left" else "lower_right"
-            yield "", as_in(letter, case, means.told(causal=other))
+            yield "", steps.as_in(letter, case, means.told(causal=other))
 
     return forms
 
@@ -58,23 +44,23 @@ def causal_shifted(case: Case, means: Conventions) -> Wordings:
             seen = np.arange(m) <= np.arange(n)[:, None] + start + by
             if case.keep is not None:
                 seen = seen & case.keep
-            yield word, {"seen": bind(lambda s, x, seen: np.broadcast_to(seen, x.shape), seen)}
+            yield word, {"seen": steps.bind(lambda s, x, seen: np.broadcast_to(seen, x.shape), seen)}
 
 
 def inverted(case: Case, means: Conventions) -> Wordings:
     if case.keep is not None:
-        yield "", as_in("seen", replace(case, keep=~case.keep), means)
+        yield "", steps.as_in("seen", replace(case, keep=~case.keep), means)
 
 
-def in_place_of_hidden_scores(scores: Callable[[Steps, np.ndarray], np.ndarray]) -> Change:
+def in_place_of_hidden_scores(scores: Callable[[steps.Steps, np.ndarray], np.ndarray]) -> Change:
     return {"A": scores, "A_back": scores, "dA": lambda s, x: np.where(s.seen, x, 0.0)}
 
 
 def finite_mask(case: Case, means: Conventions) -> Wordings:
     for number in (-1.0, -10.0, -50.0, -100.0):
-        yield f"{number:g} is added", {"B": bind(lambda s, x, c: s.bias + np.where(s.seen, 0.0, c), number)}
+        yield f"{number:g} is added", {"B": steps.bind(lambda s, x, c: s.bias + np.where(s.seen, 0.0, c), number)}
         yield f"{number:g} in place of the score", in_place_of_hidden_scores(
-            bind(lambda s, x, c: np.where(s.seen, x, c), number))
+            steps.bind(lambda s, x, c: np.where(s.seen, x, c), number))
 
 
 def mask_by_zero(case: Case, means: Conventions) -> Wordings:
@@ -82,7 +68,7 @@ def mask_by_zero(case: Case, means: Conventions) -> Wordings:
         yield "", in_place_of_hidden_scores(lambda s, x: np.where(s.seen, s.gamma * s.QK + s.bias, 0.0))
 
 
-def other_groups(letter: str) -> Forms:
+def other_groups(letter: str) -> steps.Forms:
     def forms(case: Case, means: Conventions) -> Wordings:
         other = "blocks" if means.groups == "interleaved" else "interleaved"
         yield "", {letter: lambda s, x: case.owner(means.told(groups=other))}
@@ -90,26 +76,24 @@ def other_groups(letter: str) -> Forms:
     return forms
 
 
-def weighted_groups(pick: Callable[[np.ndarray], np.ndarray]) -> Change:
-    """Sums over groups in which each member has the weight that pick gives."""
-    def over(x: np.ndarray, s: Steps) -> np.ndarray:
+def weighted_groups(pick: Callable[[int], np.ndarray]) -> Change:
+    """Sums over groups in which each member has the weight that pick gives for the size of the group."""
+    def over(x: np.ndarray, s: steps.Steps) -> np.ndarray:
         weight = np.zeros(len(s.owner_back))
         for g in range(s.K.shape[1]):
-            weight[s.owner_back == g] = pick(np.flatnonzero(s.owner_back == g))
-        return grouped(x * weight[:, None, None], s.owner_back, s.K.shape[1])
+            weight[s.owner_back == g] = pick(int(np.count_nonzero(s.owner_back == g)))
+        return steps.grouped(x * weight[:, None, None], s.owner_back, s.K.shape[1])
 
     return {"dK": lambda s, x: over(s.dkeys, s), "dV": lambda s, x: over(s.dvalues, s)}
 
 
 WRONG_MASKS: list[Mistake] = [
     # groups
-    Mistake("gqa_last", "dK and dV keep the last query head of a group alone",
-            only(weighted_groups(lambda x: (np.arange(len(x)) == len(x) - 1) * 1.0)), GROUPS,
-            "add over the group"),
-    Mistake("gqa_first", "dK and dV keep the first query head of a group alone",
-            only(weighted_groups(lambda x: (np.arange(len(x)) == 0) * 1.0)), GROUPS, "add over the group"),
-    Mistake("gqa_mean", "dK and dV are means over a group instead of sums",
-            only(weighted_groups(lambda x: np.full(len(x), 1 / len(x)))), GROUPS, "add over the group"),
+    *(Mistake(name, f"dK and dV {do}", only(weighted_groups(pick)), GROUPS, "add over the group")
+      for name, do, pick in (
+        ("gqa_last", "keep the last query head of a group alone", lambda size: np.arange(size) == size - 1),
+        ("gqa_first", "keep the first query head of a group alone", lambda size: np.arange(size) == 0),
+        ("gqa_mean", "are means over a group instead of sums", lambda size: np.full(size, 1 / size)))),
     Mistake("gqa_map_bwd", "the way back maps query heads to heads of keys in another way",
             other_groups("owner_back"), GROUPS, "use one map in both directions"),
     Mistake("f_gqa_map", "query heads read other heads of keys and values: h mod G and h // (H/G) are mixed up",
@@ -124,8 +108,8 @@ WRONG_MASKS: list[Mistake] = [
     Mistake("f_align", "the causal mask has the other alignment", aligned("B"), CAUSAL_MASK,
             "lower right: the last query has the place of the last key"),
     Mistake("causal_off_by_one", "the causal mask is off by one", causal_shifted, CAUSAL_MASK, "j <= i"),
-    Mistake("causal_ignored", "the causal mask is ignored", ignored("B", "causal"), CAUSAL_MASK, "use it"),
-    Mistake("mask_ignored", "the mask is ignored", ignored("B", "keep"), CAUSAL_MASK, "use it"),
+    Mistake("causal_ignored", "the causal mask is ignored", steps.ignored("B", "causal"), CAUSAL_MASK, "use it"),
+    Mistake("mask_ignored", "the mask is ignored", steps.ignored("B", "keep"), CAUSAL_MASK, "use it"),
     Mistake("f_mask_inverted", "the mask's meaning is inverted", inverted, CAUSAL_MASK,
             "exchange True and False in the mask"),
     Mistake("f_mask_after", "the mask is put on the weights after the softmax",
@@ -152,29 +136,27 @@ def span(thing: str, first: int, last: int) -> str:
     return f"{thing} {first}" if first == last else f"{many} {first} to {last}"
 
 
-def tile_lost(
-    thing: str, length: int, before: bool, cut: Callable[[np.ndarray], Change]
-) -> Wordings:
+def tile_lost(thing: str, length: int, before: bool, cut: Callable[[np.ndarray], Change]) -> Wordings:
     """Without the last tile, or all before it; cut gives the change for what is kept."""
     for start in starts(length):
         lost = (np.arange(length) >= start) ^ before
         yield span(thing, 0 if before else start, (start if before else length) - 1), cut(~lost)
 
 
-def key_tile(*letters: str, before: bool = False) -> Forms:
+def key_tile(*letters: str, before: bool = False) -> steps.Forms:
     def cut(kept: np.ndarray) -> Change:
-        steps: Change = {
+        without: Change = {
             "dA": lambda s, x: x * kept,
             "dQ": lambda s, x: s.gamma_back * (s.dA * kept) @ s.keys_back,
             "dkeys": lambda s, x: x * kept[:, None],
             "dvalues": lambda s, x: x * kept[:, None],
         }
-        return {letter: steps[letter] for letter in letters}
+        return {letter: without[letter] for letter in letters}
 
     return lambda case, means: tile_lost("key", case.K.shape[2], before, cut)
 
 
-def first_key(*letters: str) -> Forms:
+def first_key(*letters: str) -> steps.Forms:
     def forms(case: Case, means: Conventions) -> Wordings:
         for word, change in key_tile(*letters, before=True)(case, means):
             if word == "key 0":
@@ -183,21 +165,21 @@ def first_key(*letters: str) -> Forms:
     return forms
 
 
-def query_tile(*letters: str, before: bool = False) -> Forms:
+def query_tile(*letters: str, before: bool = False) -> steps.Forms:
     def cut(kept: np.ndarray) -> Change:
         rows = kept[:, None]
-        steps: Change = {
+        without: Change = {
             "dQ": lambda s, x: x * rows,
             "dkeys": lambda s, x: s.gamma_back * T(s.dA * rows) @ s.Q,
             "dvalues": lambda s, x: T(s.PR_back * rows) @ s.dO,
             "O": lambda s, x: x * rows,
         }
-        return {letter: steps[letter] for letter in letters}
+        return {letter: without[letter] for letter in letters}
 
     return lambda case, means: tile_lost("query", case.Q.shape[2], before, cut)
 
 
-def heads_mixed(letter: str) -> Forms:
+def heads_mixed(letter: str) -> steps.Forms:
     def change(order: np.ndarray) -> Change:
         return {letter: lambda s, x: x[:, order]}
 
@@ -225,8 +207,8 @@ def values_as_keys(case: Case, means: Conventions) -> Wordings:
     if case.K.shape == case.V.shape:
         yield "", {"keys": lambda s, x: s.V[:, s.owner], "values": lambda s, x: s.K[:, s.owner],
                    "keys_back": lambda s, x: s.V[:, s.owner], "values_back": lambda s, x: s.K[:, s.owner],
-                   "dK": lambda s, x: grouped(s.dvalues, s.owner, s.K.shape[1]),
-                   "dV": lambda s, x: grouped(s.dkeys, s.owner, s.K.shape[1])}
+                   "dK": lambda s, x: steps.grouped(s.dvalues, s.owner, s.K.shape[1]),
+                   "dV": lambda s, x: steps.grouped(s.dkeys, s.owner, s.K.shape[1])}
 
 
 def keys_as_queries(case: Case, means: Conventions) -> Wordings:
@@ -237,8 +219,8 @@ def keys_as_queries(case: Case, means: Conventions) -> Wordings:
 
 def dK_and_dV_exchanged(case: Case, means: Conventions) -> Wordings:
     if case.K.shape == case.V.shape:
-        yield "", {"dK": lambda s, x: grouped(s.dvalues, s.owner_back, s.V.shape[1]),
-                   "dV": lambda s, x: grouped(s.dkeys, s.owner_back, s.K.shape[1])}
+        yield "", {"dK": lambda s, x: steps.grouped(s.dvalues, s.owner_back, s.V.shape[1]),
+                   "dV": lambda s, x: steps.grouped(s.dkeys, s.owner_back, s.K.shape[1])}
 
 
 def rounded_to(x: np.ndarray, digits: int) -> np.ndarray:
@@ -248,9 +230,9 @@ def rounded_to(x: np.ndarray, digits: int) -> np.ndarray:
 
 def short_weights(case: Case, means: Conventions) -> Wordings:
     for word, digits in (("bfloat16", 8), ("float16", 11)):
-        P = bind(lambda s, P, digits: rounded_to(P, digits), digits)
-        O = bind(lambda s, O, digits: (rounded_to(s.P, digits) * s.R) @ s.values, digits)
-        PR_back = bind(lambda s, PR, digits: rounded_to(s.P_back, digits) * s.R_back, digits)
+        P = steps.bind(lambda s, P, digits: rounded_to(P, digits), digits)
+        O = steps.bind(lambda s, O, digits: (rounded_to(s.P, digits) * s.R) @ s.values, digits)
+        PR_back = steps.bind(lambda s, PR, digits: rounded_to(s.P_back, digits) * s.R_back, digits)
         for change in ({"P": P, "P_back": P}, {"O": O, "PR_back": PR_back}, {"P_back": P}, {"PR_back": PR_back},
                        {"O": O}):
             yield word, change
@@ -275,14 +257,12 @@ WRONG_PLACES: list[Mistake] = [
     *(Mistake("last_queries_dropped", f"{word} the last queries", query_tile(*letters), BACK, PART)
       for word, letters in (("dK and dV miss", ["dkeys", "dvalues"]), ("dK misses", ["dkeys"]),
                             ("dV misses", ["dvalues"]))),
-    Mistake("dK_overwrite", "dK keeps the last tile of queries alone: the sum is overwritten",
-            query_tile("dkeys", before=True), BACK, "add to the sum"),
-    Mistake("dV_overwrite", "dV keeps the last tile of queries alone: the sum is overwritten",
-            query_tile("dvalues", before=True), BACK, "add to the sum"),
-    Mistake("dK_overwrite", "dK and dV keep the last tile of queries alone: the sums are overwritten",
-            query_tile("dkeys", "dvalues", before=True), BACK, "add to the sum"),
-    Mistake("dQ_overwrite", "dQ keeps the last tile of keys alone: the sum is overwritten",
-            key_tile("dQ", before=True), BACK, "add to the sum"),
+    *(Mistake(f"{x[:2]}_overwrite", f"{x} the last tile of {tiles} alone: {sums} overwritten", forms, BACK,
+              "add to the sum") for x, tiles, sums, forms in (
+        ("dK keeps", "queries", "the sum is", query_tile("dkeys", before=True)),
+        ("dV keeps", "queries", "the sum is", query_tile("dvalues", before=True)),
+        ("dK and dV keep", "queries", "the sums are", query_tile("dkeys", "dvalues", before=True)),
+        ("dQ keeps", "keys", "the sum is", key_tile("dQ", before=True)))),
     # order
     *(Mistake("head_mixup", f"the heads of {x} are mixed up", heads_mixed(x),
               ATTENTION if x == "O" else BACK, "keep the order of the heads") for x in ("dQ", "dK", "dV", "O")),

@@ -4,25 +4,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from attnmath._examine.problems import steps
 from attnmath._examine.problems.case import Case, Conventions
-from attnmath._examine.problems.steps import (
-    ATTENTION,
-    BACK,
-    DROPOUT,
-    GROUPS,
-    JACOBIAN,
-    SOFTMAX,
-    Change,
-    Forms,
-    Mistake,
-    Steps,
-    Wordings,
-    bind,
-    ignored,
-    multiplied,
-    only,
-    softmax,
-)
+from attnmath._examine.problems.steps import ATTENTION, BACK, DROPOUT, GROUPS, Change, Mistake, Wordings, only
 from attnmath._words.arrays import T, rowsum
 
 
@@ -44,19 +28,19 @@ def dS_flipped(case: Case, means: Conventions) -> Wordings:
     yield "in dQ and dK", {**dQ, "dkeys": lambda s, x: s.gamma_back * untransposed(s.dA) @ s.Q}
     yield "in dQ", dQ
     for read in READINGS:
-        yield "in dQ and dK", {"dQ": bind(lambda s, x, read: s.gamma_back * read(s.dA) @ s.keys_back, read),
-                               "dkeys": bind(lambda s, x, read: s.gamma_back * T(read(s.dA)) @ s.Q, read)}
-        yield "in dQ, dK and dB", {"dA": bind(lambda s, x, read: read(x), read)}
+        yield "in dQ and dK", {"dQ": steps.bind(lambda s, x, read: s.gamma_back * read(s.dA) @ s.keys_back, read),
+                               "dkeys": steps.bind(lambda s, x, read: s.gamma_back * T(read(s.dA)) @ s.Q, read)}
+        yield "in dQ, dK and dB", {"dA": steps.bind(lambda s, x, read: read(x), read)}
 
 
 def dP_flipped(case: Case, means: Conventions) -> Wordings:
     for read in READINGS:
-        yield "", {"dP": bind(lambda s, x, read: read(x), read)}
+        yield "", {"dP": steps.bind(lambda s, x, read: read(x), read)}
 
 
 def rolled(case: Case, means: Conventions) -> Wordings:
-    for by in (1, -1):
-        yield f"that of row i {'-' if by > 0 else '+'} 1", {"D": bind(lambda s, D, by: np.roll(D, by, -2), by)}
+    for by, sign in ((1, "-"), (-1, "+")):
+        yield f"that of row i {sign} 1", {"D": steps.bind(lambda s, D, by: np.roll(D, by, -2), by)}
 
 
 def wrong_values(case: Case, means: Conventions) -> Wordings:
@@ -70,10 +54,10 @@ def wrong_values(case: Case, means: Conventions) -> Wordings:
         yield f"head {g} always", change([g])
     for by in (1, -1) if len(owner) > 1 else ():
         yield "of the next query head", {
-            "dP": bind(lambda s, x, by: (s.dO @ T(np.roll(s.values_back, by, 1))) * s.R_back, by)}
+            "dP": steps.bind(lambda s, x, by: (s.dO @ T(np.roll(s.values_back, by, 1))) * s.R_back, by)}
 
 
-def with_dropout(change: Change) -> Forms:
+def with_dropout(change: Change) -> steps.Forms:
     return only(change, lambda case: case.R is not None)
 
 
@@ -97,15 +81,15 @@ def tilings(m: int) -> Iterator[tuple[str, list[slice]]]:
 
 
 def by_tile(A: np.ndarray, tiles: list[slice]) -> np.ndarray:
-    return np.concatenate([softmax(A[..., t]) for t in tiles], -1)
+    return np.concatenate([steps.softmax(A[..., t]) for t in tiles], -1)
 
 
 def local_softmax(case: Case, means: Conventions) -> Wordings:
     for word, tiles in tilings(case.K.shape[2]):
-        yield word, {"P_back": bind(lambda s, P, tiles: by_tile(s.A_back, tiles), tiles)}
+        yield word, {"P_back": steps.bind(lambda s, P, tiles: by_tile(s.A_back, tiles), tiles)}
 
 
-def running_maximum(s: Steps, tiles: list[slice]) -> np.ndarray:
+def running_maximum(s: steps.Steps, tiles: list[slice]) -> np.ndarray:
     """For each key the largest score of its row so far, at the end of the key's tile."""
     own = np.concatenate([s.A[..., tile].max(-1, keepdims=True) for tile in tiles], -1)
     top = np.maximum.accumulate(own, -1)
@@ -113,26 +97,26 @@ def running_maximum(s: Steps, tiles: list[slice]) -> np.ndarray:
     return np.repeat(top, [tile.stop - tile.start for tile in tiles], -1)
 
 
-def unscaled(s: Steps, P: np.ndarray, tiles: list[slice]) -> np.ndarray:
+def unscaled(s: steps.Steps, P: np.ndarray, tiles: list[slice]) -> np.ndarray:
     E = np.exp(s.A - running_maximum(s, tiles))
     return E / rowsum(E)
 
 
-def unscaled_numerator(s: Steps, P: np.ndarray, tiles: list[slice]) -> np.ndarray:
+def unscaled_numerator(s: steps.Steps, P: np.ndarray, tiles: list[slice]) -> np.ndarray:
     top = running_maximum(s, tiles)
     return np.exp(s.A - top) / rowsum(np.exp(s.A - top[..., -1:]))
 
 
-def unscaled_sum(s: Steps, P: np.ndarray, tiles: list[slice]) -> np.ndarray:
+def unscaled_sum(s: steps.Steps, P: np.ndarray, tiles: list[slice]) -> np.ndarray:
     top = running_maximum(s, tiles)
     return np.exp(s.A - top[..., -1:]) / rowsum(np.exp(s.A - top))
 
 
-def sum_of_tiles(s: Steps, P: np.ndarray, tiles: list[slice]) -> np.ndarray:
+def sum_of_tiles(s: steps.Steps, P: np.ndarray, tiles: list[slice]) -> np.ndarray:
     return by_tile(s.A, tiles)
 
 
-def mean_of_tiles(s: Steps, P: np.ndarray, tiles: list[slice]) -> np.ndarray:
+def mean_of_tiles(s: steps.Steps, P: np.ndarray, tiles: list[slice]) -> np.ndarray:
     return by_tile(s.A, tiles) / len(tiles)
 
 
@@ -140,14 +124,16 @@ def merged_unscaled(case: Case, means: Conventions) -> Wordings:
     """Tiles are put together without the factor between their maxima, in five ways."""
     for word, tiles in tilings(case.K.shape[2]):
         for form in (unscaled, unscaled_numerator, unscaled_sum, sum_of_tiles, mean_of_tiles):
-            yield word, {"P": bind(form, tiles)}
-            yield word, {"P": bind(form, tiles), "P_back": lambda s, P: s.P}
+            yield word, {"P": steps.bind(form, tiles)}
+            yield word, {"P": steps.bind(form, tiles), "P_back": lambda s, P: s.P}
 
 
 def all_zero(title: str, *letters: str) -> Mistake:
-    return Mistake("zeros", title, only(multiplied(*letters, by=lambda s: 0)), BACK, "return what was computed")
+    zero = steps.multiplied(*letters, by=lambda s: 0)
+    return Mistake("zeros", title, only(zero), BACK, "return what was computed")
 
 
+BY_SCALE = ("dQ", "dQ"), ("dK", "dkeys")  # what is multiplied by gamma, and the letter of its step
 WRONG_GRADIENTS: list[Mistake] = [
     all_zero("dQ is zero", "dQ"),
     all_zero("dK is zero", "dkeys"),
@@ -155,24 +141,22 @@ WRONG_GRADIENTS: list[Mistake] = [
     all_zero("dK and dV are zero", "dkeys", "dvalues"),
     all_zero("dQ and dK and dV are zero", "dQ", "dkeys", "dvalues"),
     all_zero("dQ and dK and dV and dB are zero", "dQ", "dkeys", "dvalues", "dB"),
-    Mistake("bias_missing", "dB is zero", only(multiplied("dB", by=lambda s: 0)), BACK,
+    Mistake("bias_missing", "dB is zero", only(steps.multiplied("dB", by=lambda s: 0)), BACK,
             "dB = dA, summed over the axes along which the bias was broadcast"),
     # scale
-    Mistake("dQ_noscale", "dQ misses the scale gamma", only(multiplied("dQ", by=lambda s: 1 / s.gamma)), BACK,
-            "multiply dQ by gamma, once"),
-    Mistake("dK_noscale", "dK misses the scale gamma", only(multiplied("dkeys", by=lambda s: 1 / s.gamma)), BACK,
-            "multiply dK by gamma, once"),
+    *(Mistake(f"{x}_noscale", f"{x} misses the scale gamma",
+              only(steps.multiplied(letter, by=lambda s: 1 / s.gamma)), BACK, f"multiply {x} by gamma, once")
+      for x, letter in BY_SCALE),
     Mistake("dQK_noscale", "dQ and dK miss the scale gamma", only({"gamma_back": lambda s, x: 1.0}), BACK,
             "multiply dA by gamma before its products with K and Q"),
-    Mistake("dQ_scale2", "dQ has the scale gamma twice", only(multiplied("dQ", by=lambda s: s.gamma)), BACK,
-            "multiply dQ by gamma once: the queries may already be scaled"),
-    Mistake("dK_scale2", "dK has the scale gamma twice", only(multiplied("dkeys", by=lambda s: s.gamma)), BACK,
-            "multiply dK by gamma once: the queries may already be scaled"),
+    *(Mistake(f"{x}_scale2", f"{x} has the scale gamma twice",
+              only(steps.multiplied(letter, by=lambda s: s.gamma)), BACK,
+              f"multiply {x} by gamma once: the queries may already be scaled") for x, letter in BY_SCALE),
     Mistake("dQK_ln2", "dQ and dK have a factor ln 2 too many",
-            only(multiplied("gamma_back", by=lambda s: np.log(2))), BACK,
+            only(steps.multiplied("gamma_back", by=lambda s: np.log(2))), BACK,
             "2**x in place of exp(x) needs log2(e) in the scores, and no factor in the gradients"),
     Mistake("dQK_log2e", "dQ and dK have a factor log2(e) too many",
-            only(multiplied("gamma_back", by=lambda s: 1 / np.log(2))), BACK,
+            only(steps.multiplied("gamma_back", by=lambda s: 1 / np.log(2))), BACK,
             "the factor log2(e) of the scores in base 2 does not belong into the gradients"),
     # the softmax's Jacobian
     Mistake("D_missing", "the row term D is missing: dA = P o dP", only({"D": lambda s, D: 0 * D}), BACK,
@@ -190,12 +174,10 @@ WRONG_GRADIENTS: list[Mistake] = [
     Mistake("D_nodrop", "the row term D is taken without the dropout mask",
             with_dropout({"D": lambda s, D: rowsum(s.P_back * (s.dO @ T(s.values_back)))}), DROPOUT,
             "D is the row sum of dO o O, with the O that dropout gave"),
-    Mistake("no_jacobian", "the softmax's Jacobian is missing: dA = dP",
-            only({"dA": lambda s, x: np.where(s.seen, s.dP, 0.0)}), JACOBIAN, "dA = P o (dP - D)"),
-    Mistake("no_jacobian", "the softmax's Jacobian is missing: dA = dP", only({"dA": lambda s, x: s.dP}),
-            JACOBIAN, "dA = P o (dP - D)"),
+    *(Mistake("no_jacobian", "the softmax's Jacobian is missing: dA = dP", only({"dA": dA}), steps.JACOBIAN,
+              "dA = P o (dP - D)") for dA in (lambda s, x: np.where(s.seen, s.dP, 0.0), lambda s, x: s.dP)),
     Mistake("diagonal_jacobian", "only the diagonal of the softmax's Jacobian is used: dA = P o (1 - P) o dP",
-            only({"dA": lambda s, x: s.P_back * (1 - s.P_back) * s.dP}), JACOBIAN, "dA = P o (dP - D)"),
+            only({"dA": lambda s, x: s.P_back * (1 - s.P_back) * s.dP}), steps.JACOBIAN, "dA = P o (dP - D)"),
     Mistake("dS_sign", "the gradient of the scores has the wrong sign", only({"dA": lambda s, x: -x}), BACK,
             "dA = P o (dP - D)"),
     Mistake("dS_T", "the gradient of the scores is used transposed", dS_flipped, BACK,
@@ -206,7 +188,7 @@ WRONG_GRADIENTS: list[Mistake] = [
     Mistake("dV_PnotPT", "dV = P dO: the weights are not transposed",
             only({"dvalues": lambda s, x: untransposed(s.PR_back) @ s.dO}), BACK, "dV = P^T dO"),
     Mistake("softmax_detached", "no gradient passes through the softmax: dQ = dK = 0",
-            only({"dA": lambda s, x: 0 * x}), JACOBIAN, "do not detach the weights"),
+            only({"dA": lambda s, x: 0 * x}), steps.JACOBIAN, "do not detach the weights"),
     Mistake("dO_ignored", "the gradient dO is taken to be all ones", only({"dO": lambda s, x: np.ones_like(x)}),
             BACK, "use the dO that is given"),
     Mistake("dP_wrong_head", "dP is taken with another head's values", wrong_values, GROUPS,
@@ -214,13 +196,13 @@ WRONG_GRADIENTS: list[Mistake] = [
 ]
 
 
-def dB(change: Callable[[Steps, np.ndarray], np.ndarray]) -> Forms:
+def dB(change: Callable[[steps.Steps, np.ndarray], np.ndarray]) -> steps.Forms:
     return only({"dB": change}, lambda case: case.bias is not None)
 
 
 WRONG_BIASES: list[Mistake] = [
-    Mistake("dB_transposed", "dB is transposed", dB(lambda s, x: transposed(x)), BACK, "dB = dA, summed"),
-    Mistake("dB_transposed", "dB is transposed", dB(lambda s, x: T(untransposed(x))), BACK, "dB = dA, summed"),
+    *(Mistake("dB_transposed", "dB is transposed", dB(steps.bind(lambda s, x, read: read(x), read)), BACK,
+              "dB = dA, summed") for read in READINGS),
     Mistake("dB_batch0", "dB is that of the first batch element alone",
             dB(lambda s, x: s.dA[:1].sum(tuple(i for i in (1,) if x.shape[i] == 1), keepdims=True)), BACK,
             "sum dA over the axes along which the bias was broadcast"),
@@ -231,9 +213,9 @@ WRONG_BIASES: list[Mistake] = [
     Mistake("no_bias_bwd", "the bias is forgotten in the way back",
             only({"B_back": lambda s, x: np.where(s.seen, 0.0, -np.inf)}, lambda case: case.bias is not None),
             BACK, "the weights of the way back are those of the way forward"),
-    Mistake("bias_ignored", "the bias is not used at all", ignored("B", "bias"), ATTENTION, "add the bias"),
+    Mistake("bias_ignored", "the bias is not used at all", steps.ignored("B", "bias"), ATTENTION, "add the bias"),
     Mistake("mask_after_scale", "the bias is added before the scale, and scaled with the scores",
-            only(multiplied("bias", "dB", by=lambda s: s.gamma)), ATTENTION,
+            only(steps.multiplied("bias", "dB", by=lambda s: s.gamma)), ATTENTION,
             "scale the scores first, then add the bias"),
 ]
 
@@ -262,14 +244,14 @@ WRONG_WEIGHTS: list[Mistake] = [
             only({"gamma": lambda s, x: (s.Q.shape[1] * s.Q.shape[3]) ** -0.5}), ATTENTION, "gamma = 1/sqrt(d_k)"),
     Mistake("scale_sqrt_twice", "the root is taken twice: the scale is d_k^(-1/4)",
             only({"gamma": lambda s, x: s.Q.shape[3] ** -0.25}), ATTENTION, "gamma = 1/sqrt(d_k)"),
-    Mistake("scale_ignored", "the scale that is given is ignored", ignored("gamma", "scale"), ATTENTION,
+    Mistake("scale_ignored", "the scale that is given is ignored", steps.ignored("gamma", "scale"), ATTENTION,
             "use it"),
     Mistake("f_exp2", "2**x is taken in place of exp(x)",
-            only(multiplied("gamma", "bias", "dB", by=lambda s: np.log(2))), ATTENTION,
+            only(steps.multiplied("gamma", "bias", "dB", by=lambda s: np.log(2))), ATTENTION,
             "multiply the scores by log2(e) first"),
     Mistake("f_axis", "the softmax is taken over the queries instead of the keys",
-            only({"P": lambda s, x: T(softmax(T(s.A))), "P_back": lambda s, x: T(softmax(T(s.A_back))),
-                  "D": lambda s, D: (s.P_back * s.dP).sum(-2, keepdims=True)}), SOFTMAX,
+            only({"P": lambda s, x: T(steps.softmax(T(s.A))), "P_back": lambda s, x: T(steps.softmax(T(s.A_back))),
+                  "D": lambda s, D: (s.P_back * s.dP).sum(-2, keepdims=True)}), steps.SOFTMAX,
             "softmax is taken over the last axis, the keys"),
     Mistake("local_lse", "the weights of the way back are normalised tile by tile", local_softmax, BACK,
             "normalise by the log-sum-exp of the whole row"),

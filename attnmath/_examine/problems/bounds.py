@@ -20,24 +20,14 @@ from attnmath._examine.problems.steps import Steps, changes_of_empty_rows, group
 from attnmath._examine.problems.tiled_bounds import tiled_answer
 from attnmath._words.arrays import T, finite, nonzero, rowmax, rowsum, shift, sum_to, visible
 from attnmath._words.tolerance import ALIKE, CONSTANT, DEVIATIONS, SCATTER
-from attnmath.rounding.bounds import (
-    Inputs,
-    WeightBounds,
-    factor,
-    gathered,
-    grown,
-    output_off,
-    product,
-    scores_vjp,
-    spread,
-)
+from attnmath.rounding import bounds as rounding
+from attnmath.rounding.bounds import factor, grown, product, spread
 from attnmath.rounding.formats import FORMATS, Model, model, unit_roundoff
 
 MANY_QUERIES = 256  # queries from which on float32 is judged in tiles
 STORED_AFTER = 32  # the fewest queries or keys after which a program stores the growing sum of a gradient
 AXIS_WORDS = "batch element", "head", "row", "column"
 SPANS = 4  # that are told; of more the first and the last number
-PLURAL = {"batch element": "batch elements", "head": "heads", "row": "rows", "column": "columns"}
 
 
 def program(dtype: str, means: Conventions) -> Model:
@@ -106,31 +96,31 @@ def whole_bounds(case: Case, means: Conventions, f: Model) -> Answer:
     Q, dO = heads(case.Q), heads(case.dO)
     R = None if case.R is None else heads(case.R)
     asking = np.where(empty & spread_out, 0.0, Q)
-    x, w = Inputs(asking, K, V, B, gamma, R, dO), _weights_off(f, asking, K, B, gamma)
+    x, w = rounding.Inputs(asking, K, V, B, gamma, R, dO), _weights_off(f, asking, K, B, gamma)
     P, P_off = factor(f, x, w)
-    O, O_off = output_off(f, x, P, P_off)
-    dA, dA_off = scores_vjp(f, x, w, O, O_off)
+    O, O_off = rounding.output_off(f, x, P, P_off)
+    dA, dA_off = rounding.scores_vjp(f, x, w, O, O_off)
     if means.empty == "uniform":
         dA, dA_off = np.where(empty, 0.0, dA), np.where(empty, 0.0, dA_off)
     S, S_off = gamma * dA, grown(abs(gamma) * dA, abs(gamma) * dA_off, f.entries, f.least_stored)
     dQ, dK, dV = (
-        np.asarray(gathered(f, *off, like)) for off, like in (
+        np.asarray(rounding.gathered(f, *off, like)) for off, like in (
             ((S @ K, product(f, S, S_off, K, m + 10, stores_m)), Q),
             ((T(S) @ Q, product(f, T(S), T(S_off), Q, n + 10, stores_n)), K),
             ((T(P) @ dO, product(f, T(P), T(P_off), dO, n + 10, stores_n)), V),
         )
     )
-    dB = gathered(f, back(dA), back(dA_off), case.bias)
+    dB = rounding.gathered(f, back(dA), back(dA_off), case.bias)
     found = Answer(back(O_off), back(dQ), dK[:, :, 0], dV[:, :, 0], dB)
     return found.each(np.add, nan_where_touched(case, means)) if means.empty == "nan" else found
 
 
-def _weights_off(f: Model, Q: np.ndarray, K: np.ndarray, B: np.ndarray, gamma: float) -> WeightBounds:
+def _weights_off(f: Model, Q: np.ndarray, K: np.ndarray, B: np.ndarray, gamma: float) -> rounding.WeightBounds:
     """As in attnmath.rounding, with one rounding more for each number of Q and of K."""
     QK = visible(Q @ T(K), B)
     QK_off = product(f, Q, abs(Q) * math.expm1(2 * f.entries), T(K), K.shape[-1])
     A_off = grown(gamma * QK, abs(gamma) * grown(QK, QK_off, f.entries), 2 * f.sums + f.entries)
-    return WeightBounds(QK, QK_off, *softmax_off(f, gamma * QK + B, A_off))
+    return rounding.WeightBounds(QK, QK_off, *softmax_off(f, gamma * QK + B, A_off))
 
 
 def softmax_off(f: Model, A: np.ndarray, A_off: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -162,9 +152,7 @@ def deviations(case: Case, means: Conventions, dtype: str) -> Answer | None:
     u = unit_roundoff(dtype) ** 2 / 3  # the variance of one rounding
     least = (2.0**-25 if dtype == "float16" else 2.0 ** FORMATS[dtype].low) ** 2 / 3
     shown, drops = s.P > 0, 0 if case.R is None else 2
-    Q2, K2, V2, dO2, P2, dP2, dA2, G2 = (
-        x * x for x in (s.Q, s.keys, s.values, s.dO, s.P, s.dP, s.dA, s.dP - s.D)
-    )
+    Q2, K2, V2, dO2, P2, dP2, dA2, G2 = (x * x for x in (s.Q, s.keys, s.values, s.dO, s.P, s.dP, s.dA, s.dP - s.D))
     A, g2, G = np.where(shown, s.A, 0.0), s.gamma**2, case.K.shape[1]
     below = np.where(shown, A - np.where(shown, s.A, -1e300).max(-1, keepdims=True), 0.0)
     # The exponent of a weight; the sum of the row; the weight; the output.
@@ -282,8 +270,8 @@ def where_in_words(letter: str, wrong: np.ndarray, got: np.ndarray) -> str:
         index = np.flatnonzero(wrong.any(tuple(i for i in range(wrong.ndim) if i != axis)))
         if 0 < len(index) < wrong.shape[axis] and len(index) <= max(2, wrong.shape[axis] * 3 // 4):
             count, many, rest = spans(index).partition(" between ")
-            one = f"{PLURAL[name] if len(index) > 1 else name} {count}"
-            words.append(f"{count} {PLURAL[name]} between {rest}" if many else one)
+            name += "s" * (len(index) > 1)
+            words.append(f"{count} {name} between {rest}" if many else f"{name} {count}")
     where = ", ".join(words)
     values = got[wrong]
     if np.isnan(values).any():

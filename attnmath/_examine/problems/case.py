@@ -62,6 +62,7 @@ def scale_number(word: str) -> float:
 
 
 ABSENT: dict[str, bool | None] = dict(keep=None, causal=False, bias=None, scale=None, R=None)
+INGREDIENTS = dict(mask="keep", bias="bias", causal="causal", scale="scale", dropout="R")  # of ABSENT, by option
 ARRAYS = "Q", "K", "V", "dO", "keep", "bias", "R"  # of a case
 
 
@@ -99,6 +100,12 @@ class Case:
         """The same without these, of ABSENT."""
         fewer: dict[str, Any] = {name: ABSENT[name] for name in names}
         return replace(self, **fewer)
+
+    @property
+    def needs(self) -> list[str]:
+        """The options that it cannot be said without."""
+        found = [word for word, name in INGREDIENTS.items() if self.has(name)]
+        return found + ["groups"] * (self.K.shape[1] < self.Q.shape[1])
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -154,6 +161,15 @@ Rng = np.random.Generator
 SevenSizes = tuple[int, int, int, int, int, int, int]  # b, H, G, n, m, d_k, d_v
 
 
+# Along which axes of (b, H, n, m) a mask or a bias has numbers of its own.
+SHAPES = {
+    "all": (True, True, True, True),
+    "heads": (False, True, True, True),
+    "batch": (True, False, True, True),
+    "shared": (False, False, True, True),
+}
+
+
 @dataclass(frozen=True)
 class Setting:
     """Everything of a problem but its numbers."""
@@ -175,14 +191,49 @@ class Setting:
                      scale=self.scale is not None, groups=G < H)
         return {word for word, needed in asked.items() if needed}
 
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of Q, K, V and dO."""
+        b, H, G, n, m, d_k, d_v = self.sizes
+        return (b, H, n, d_k), (b, G, m, d_k), (b, G, m, d_v), (b, H, n, d_v)
 
-# Along which axes of (b, H, n, m) a mask or a bias has numbers of its own.
-SHAPES = {
-    "all": (True, True, True, True),
-    "heads": (False, True, True, True),
-    "batch": (True, False, True, True),
-    "shared": (False, False, True, True),
-}
+    def shape_of(self, kind: str) -> tuple[int, ...]:
+        """The shape of a mask or a bias of this kind."""
+        b, H, _, n, m, *_ = self.sizes
+        return tuple(k if own else 1 for own, k in zip(SHAPES[kind], (b, H, n, m)))
+
+    def drawn_mask(self, rng: Rng) -> np.ndarray | None:
+        """Which query may attend to which key; each to one at least, but for "empty"."""
+        b, _, _, n, m, *_ = self.sizes
+        if self.mask is None:
+            return None
+        if self.mask == "padding":  # each item of the batch has another number of keys
+            lengths = 1 + rng.permutation(m)[np.arange(b) % m]
+            return np.arange(m) < lengths[:, None, None, None]
+        keep = self._some_keys("shared" if self.mask == "empty" else self.mask, rng)
+        if self.mask == "empty":
+            keep[..., rng.permutation(n)[: max(1, n // 4)], :] = False
+        return keep
+
+    def _some_keys(self, kind: str, rng: Rng) -> np.ndarray:
+        """Six keys of ten for each query, and one at least."""
+        keep = rng.random(self.shape_of(kind)) < 0.6
+        keep[..., 0] |= ~keep.any(-1)
+        return keep
+
+    def drawn_bias(self, dtype: str, rng: Rng) -> np.ndarray | None:
+        """Numbers to be added to the scores, some of them -inf if the kind is "hidden"."""
+        if self.bias is None:
+            return None
+        if self.bias != "hidden":
+            return nearest(rng.standard_normal(self.shape_of(self.bias)), dtype)
+        keep = self._some_keys("heads", rng)
+        return nearest(np.where(keep, rng.standard_normal(keep.shape), -np.inf), dtype)
+
+    def drawn_dropout(self, dtype: str, rng: Rng) -> np.ndarray | None:
+        """0 with probability rho, otherwise 1 / (1 - rho), as a number of the format."""
+        shape = self.shape_of("all")
+        return nearest((rng.random(shape) >= self.rho) / (1 - self.rho), dtype) if self.rho else None
 
 
 def settings_for(settings: Collection[Setting], options: Collection[str]) -> list[Setting]:
@@ -190,60 +241,11 @@ def settings_for(settings: Collection[Setting], options: Collection[str]) -> lis
     return [s for s in settings if s.needs <= set(options)]
 
 
-def shape_of(kind: str, sizes: SevenSizes) -> tuple[int, ...]:
-    """The shape of a mask or a bias of this kind."""
-    b, H, _, n, m, *_ = sizes
-    return tuple(k if own else 1 for own, k in zip(SHAPES[kind], (b, H, n, m)))
-
-
-def drawn_mask(kind: str | None, sizes: SevenSizes, rng: Rng) -> np.ndarray | None:
-    """Which query may attend to which key; each to one at least, but for "empty"."""
-    b, _, _, n, m, *_ = sizes
-    if kind is None:
-        return None
-    if kind == "padding":  # each item of the batch has another number of keys
-        lengths = 1 + rng.permutation(m)[np.arange(b) % m]
-        return np.arange(m) < lengths[:, None, None, None]
-    keep = _some_keys(shape_of("shared" if kind == "empty" else kind, sizes), rng)
-    if kind == "empty":
-        keep[..., rng.permutation(n)[: max(1, n // 4)], :] = False
-    return keep
-
-
-def _some_keys(shape: tuple[int, ...], rng: Rng) -> np.ndarray:
-    """Six keys of ten for each query, and one at least."""
-    keep = rng.random(shape) < 0.6
-    keep[..., 0] |= ~keep.any(-1)
-    return keep
-
-
-def drawn_bias(kind: str | None, sizes: SevenSizes, rng: Rng) -> np.ndarray | None:
-    """Numbers to be added to the scores, some of them -inf if the kind is "hidden"."""
-    if kind is None:
-        return None
-    if kind != "hidden":
-        return rng.standard_normal(shape_of(kind, sizes))
-    keep = _some_keys(shape_of("heads", sizes), rng)
-    return np.where(keep, rng.standard_normal(keep.shape), -np.inf)
-
-
-def drawn_dropout(rho: float, sizes: SevenSizes, dtype: str, rng: Rng) -> np.ndarray | None:
-    """0 with probability rho, otherwise 1 / (1 - rho), as a number of the format."""
-    b, H, _, n, m, *_ = sizes
-    return nearest((rng.random((b, H, n, m)) >= rho) / (1 - rho), dtype) if rho else None
-
-
 def traits_of(case: Case) -> set[str]:
     """What can be seen of a case by itself."""
     s = case.sizes
     seen = [case.B(Conventions(causal=align)) > -np.inf for align in ("upper_left", "lower_right")]
     shown = {
-        "mask": case.keep is not None,
-        "causal": case.causal,
-        "bias": case.bias is not None,
-        "scale": case.scale is not None,
-        "dropout": case.R is not None,
-        "groups": s["G"] < s["H"],
         "batch": s["b"] > 1,
         "n != m": s["n"] != s["m"],
         "d_v != d_k": s["d_v"] != s["d_k"],
@@ -252,4 +254,4 @@ def traits_of(case: Case) -> set[str]:
         "more than 64 keys": s["m"] > 64,
         "empty row": not all(x.any(-1).all() for x in seen),
     }
-    return {word for word, holds in shown.items() if holds}
+    return {*case.needs, *(word for word, holds in shown.items() if holds)}

@@ -9,21 +9,11 @@ is exact, whatever its order. Only the scale may be split, and round where it mu
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from attnmath._examine.problems.case import (
-    Answer,
-    Case,
-    Conventions,
-    Rng,
-    Setting,
-    drawn_dropout,
-    drawn_mask,
-    settings_for,
-    shape_of,
-    traits_of,
-)
+from attnmath._examine.problems.case import Answer, Case, Conventions, Rng, Setting, settings_for, traits_of
 from attnmath._examine.problems.steps import Steps
 from attnmath._words.arrays import T
 from attnmath.rounding.formats import FORMATS, nearest
@@ -75,7 +65,7 @@ def exact_cases(options: Collection[str], dtype: str, seed: int) -> list[Case]:
     rng = np.random.default_rng([seed, 1])
     cases = [_first_exact(hard_attention, setting, dtype, rng) for setting in settings_for(HARD, options)]
     for k, setting in enumerate(settings_for(UNIFORM, options)):
-        cases.append(_first_exact((no_queries, no_keys)[k % 2], setting, dtype, rng))
+        cases.append(_first_exact(partial(uniform_attention, silent="QK"[k % 2]), setting, dtype, rng))
     return cases
 
 
@@ -140,7 +130,7 @@ def hard_attention(setting: Setting, dtype: str, rng: Rng, size: int) -> Case:
     case = _around(setting, Q, K, dtype, rng, size)
     gamma = case.gamma(Conventions())
     if setting.bias:
-        shape = shape_of(setting.bias, setting.sizes)
+        shape = setting.shape_of(setting.bias)
         lifted = rng.integers(m, size=(*shape[:-1], 1))
         bias = np.zeros(shape)
         np.put_along_axis(bias, lifted, abs(gamma) * gap * 128, -1)
@@ -149,38 +139,24 @@ def hard_attention(setting: Setting, dtype: str, rng: Rng, size: int) -> Case:
     return case
 
 
-def no_queries(setting: Setting, dtype: str, rng: Rng, size: int) -> Case:
-    """Q = 0: every key that is seen has the same weight, and dK = 0."""
-    b, H, G, n, m, d_k, _ = setting.sizes
-    K = _whole_numbers(rng, size, (b, G, m, d_k))
-    return _seen_by_four(_around(setting, np.zeros((b, H, n, d_k)), K, dtype, rng, size), setting, rng)
-
-
-def no_keys(setting: Setting, dtype: str, rng: Rng, size: int) -> Case:
-    """K = 0: the same, and dQ = 0."""
-    b, H, G, n, m, d_k, _ = setting.sizes
-    Q = _whole_numbers(rng, size, (b, H, n, d_k))
-    return _seen_by_four(_around(setting, Q, np.zeros((b, G, m, d_k)), dtype, rng, size), setting, rng)
+def uniform_attention(setting: Setting, dtype: str, rng: Rng, size: int, silent: str) -> Case:
+    """Q = 0, so that dK = 0, or K = 0, so that dQ = 0; a mask, or a bias of -inf, leaves each query four keys."""
+    Q, K = (np.zeros(shape) if letter == silent else _whole_numbers(rng, size, shape)
+            for letter, shape in zip("QK", setting.shapes))
+    case = _around(setting, Q, K, dtype, rng, size)
+    kind = setting.mask or setting.bias
+    if kind is None:
+        return case
+    shape = setting.shape_of(kind)
+    keep = rng.permuted(np.broadcast_to(np.arange(shape[-1]) < 4, shape), axis=-1)
+    return replace(case, keep=keep) if setting.mask else replace(case, bias=np.where(keep, 0.0, -np.inf))
 
 
 def _around(setting: Setting, Q: np.ndarray, K: np.ndarray, dtype: str, rng: Rng, size: int) -> Case:
     """The case with these queries and keys, and small whole numbers for the rest."""
-    b, H, G, n, m, _, d_v = setting.sizes
-    return Case(
-        Q, K, _whole_numbers(rng, size, (b, G, m, d_v)), _whole_numbers(rng, size, (b, H, n, d_v)),
-        keep=drawn_mask(setting.mask, setting.sizes, rng), causal=setting.causal, scale=setting.scale,
-        R=drawn_dropout(setting.rho, setting.sizes, dtype, rng), name=setting.name,
-    )
-
-
-def _seen_by_four(case: Case, setting: Setting, rng: Rng) -> Case:
-    """With a mask, or a bias of -inf, that leaves each query four keys."""
-    kind = setting.mask or setting.bias
-    if kind is None:
-        return case
-    shape = shape_of(kind, setting.sizes)
-    keep = rng.permuted(np.broadcast_to(np.arange(shape[-1]) < 4, shape), axis=-1)
-    return replace(case, keep=keep) if setting.mask else replace(case, bias=np.where(keep, 0.0, -np.inf))
+    V, dO = (_whole_numbers(rng, size, shape) for shape in setting.shapes[2:])
+    return Case(Q, K, V, dO, keep=setting.drawn_mask(rng), causal=setting.causal, scale=setting.scale,
+                R=setting.drawn_dropout(dtype, rng), name=setting.name)
 
 
 def _first_exact(make: Callable[[Setting, str, Rng, int], Case], setting: Setting, dtype: str, rng: Rng) -> Case:

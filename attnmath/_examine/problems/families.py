@@ -9,17 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from attnmath._examine.problems.case import (
-    SHAPES,
-    Case,
-    Rng,
-    Setting,
-    drawn_bias,
-    drawn_dropout,
-    drawn_mask,
-    settings_for,
-    traits_of,
-)
+from attnmath._examine.problems.case import Case, Rng, Setting, settings_for, traits_of
 from attnmath.rounding.formats import nearest
 
 Numbers = tuple[np.ndarray, ...]  # Q, K, V, dO
@@ -159,53 +149,17 @@ def cases(options: Collection[str], dtype: str, seed: int) -> list[Case]:
     return [drawn_case(setting, dtype, rng) for setting in settings_for(SETTINGS, options)]
 
 
-def random_case(options: Collection[str], dtype: str, rng: Rng, most: int = 40) -> Case:
-    """A problem of any family, with up to so many queries and keys and any of the options."""
-    while True:
-        setting = random_setting(rng, most)
-        if setting.needs <= set(options):
-            return drawn_case(setting, dtype, rng)
-
-
-def random_setting(rng: Rng, most: int) -> Setting:
-    """Sizes, at most one of mask, causal and bias, and any of the others."""
-    G, group = int(rng.integers(1, 4)), int(rng.choice([1, 1, 2, 3]))
-    n, m = map(int, rng.integers(1, most + 1, 2))
-    d_k, d_v = rng.choice([1, 5, 8, 16, 32], 2)
-    d_v = d_v if rng.random() < 0.3 else d_k
-    sizes = int(rng.integers(1, 4)), G * group, G, n, m, int(d_k), int(d_v)
-    hides = rng.choice(["", "", "mask", "causal", "bias"])
-    # PyTorch's kernel for processors multiplies the -inf of a key in the future by the scale.
-    scales = [0.3, 0.05] if hides == "causal" else [0.3, 0.05, -0.3, 0.0]
-    kinds = (*SHAPES, "padding", "empty") if hides == "mask" else (*SHAPES, "hidden")
-    kind = str(rng.choice(kinds))
-    return Setting(
-        str(rng.choice(list(FAMILIES))), sizes,
-        mask=kind if hides == "mask" else None, causal=bool(hides == "causal"),
-        bias=kind if hides == "bias" else None,
-        scale=float(rng.choice(scales)) if rng.random() < 0.2 else None,
-        rho=float(rng.choice([0.1, 0.25, 0.5])) if rng.random() < 0.2 else 0.0,
-        also=(str(rng.choice(["", "poison"] if kind == "padding" else ["", "strided dO", "broadcast dO"])),),
-    )
-
-
 def drawn_case(setting: Setting, dtype: str, rng: Rng) -> Case:
     """The case of this setting, its numbers drawn."""
-    b, H, G, n, m, d_k, d_v = setting.sizes
     family, also = setting.name.split(",")[0], set(setting.also) - {""}
-    shapes = (b, H, n, d_k), (b, G, m, d_k), (b, G, m, d_v), (b, H, n, d_v)
-    Q, K, V, dO = (nearest(x, dtype) for x in FAMILIES[family](rng, dtype, *shapes))
+    Q, K, V, dO = (nearest(x, dtype) for x in FAMILIES[family](rng, dtype, *setting.shapes))
     if "broadcast dO" in also:
-        dO = np.repeat(dO[:, :, :1], n, 2)  # the same row for all queries
-    keep = drawn_mask(setting.mask, setting.sizes, rng)
+        dO = np.repeat(dO[:, :, :1], dO.shape[2], 2)  # the same row for all queries
+    keep = setting.drawn_mask(rng)
     if setting.causal and keep is not None:
         keep[..., 0] = True  # the key that every query may see, so that no row is empty
-    bias = drawn_bias(setting.bias, setting.sizes, rng)
-    case = Case(
-        Q, K, V, dO, keep,
-        None if bias is None else nearest(bias, dtype), setting.causal, setting.scale,
-        drawn_dropout(setting.rho, setting.sizes, dtype, rng), setting.name,
-    )
+    case = Case(Q, K, V, dO, keep, setting.drawn_bias(dtype, rng), setting.causal, setting.scale,
+                setting.drawn_dropout(dtype, rng), setting.name)
     if "poison" in also:
         case = poisoned(case, dtype)
         also = also if case.K.max() >= POISONS[dtype] / 2 else also - {"poison"}

@@ -82,9 +82,7 @@ class Steps:
     means: Conventions
     changes: tuple[Change, ...]
 
-    def __init__(
-        self, case: Case, means: Conventions | None = None, changes: Iterable[Change] = ()
-    ) -> None:
+    def __init__(self, case: Case, means: Conventions | None = None, changes: Iterable[Change] = ()) -> None:
         self.case, self.means, self.changes = case, means or Conventions(), tuple(changes)
 
     def __getattr__(self, letter: str) -> Any:

@@ -1,31 +1,18 @@
-"""Steps of a layer that differ from the right ones: the forms that its mistakes take."""
+"""Heads taken apart in another way, matrices turned, blocks exchanged: mistakes of a layer's weights."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from attnmath._examine.layer.layer import (
-    LayerCase,
-    LayerSteps,
-    bias_gradient,
-    by_head,
-    one_below_another,
-    projected,
-    rotated,
-    rotated_back,
-    side_by_side,
-    summed_by_owner,
-    weight_gradient,
-)
+from attnmath._examine.layer import layer
+from attnmath._examine.layer.layer import LayerCase, weight_gradient
 from attnmath._examine.problems.case import Conventions
-from attnmath._examine.problems.steps import Change, Forms, Steps, Wordings, multiplied, only
+from attnmath._examine.problems.steps import Change, Forms, Mistake, Steps, Wordings, only
 from attnmath._formulas.heads import Weights
-from attnmath._words.arrays import T
 
+MULTI, VJP = "chapters/heads.md, eq:multihead_map", "chapters/heads.md, eq:multihead_vjp"
 WEIGHT_MATRICES = Weights._fields[:4]
-PARAMETER_GRADIENTS = tuple(f"d{name}" for name in Weights._fields)
 
 
 # ---- heads taken apart and put together ---------------------------------------------------------
@@ -57,14 +44,11 @@ def merged_by_view(x: np.ndarray) -> np.ndarray:
 
 def taken_apart(split: Callable[..., np.ndarray], merge: Callable[..., np.ndarray]) -> Mapping[str, Change]:
     """Heads are split, put together, or both, in a way of their own; forward and back, or back alone."""
-    return {
-        "out": {"merge": lambda s, f: merge, "merge_back": lambda s, f: split},
-        "in": {"split": lambda s, f: split, "split_back": lambda s, f: merge},
-        "all": {"merge": lambda s, f: merge, "merge_back": lambda s, f: split,
-                "split": lambda s, f: split, "split_back": lambda s, f: merge},
-        "out_back": {"merge_back": lambda s, f: split},
-        "in_back": {"split_back": lambda s, f: merge},
-    }
+    out_back: Change = {"merge_back": lambda s, f: split}
+    in_back: Change = {"split_back": lambda s, f: merge}
+    out: Change = {"merge": lambda s, f: merge, **out_back}
+    into: Change = {"split": lambda s, f: split, **in_back}
+    return {"out": out, "in": into, "all": {**out, **into}, "out_back": out_back, "in_back": in_back}
 
 
 ALTERNATELY = taken_apart(split_alternately, merged_alternately)
@@ -76,12 +60,12 @@ BY_VIEW = taken_apart(split_by_view, merged_by_view)
 
 def matrix(W: np.ndarray, name: str) -> np.ndarray:
     """All heads as one matrix: W_Q, W_K, W_V (d, H k), W_O (H k, d)."""
-    return one_below_another(W) if name.endswith("W_O") else side_by_side(W)
+    return layer.one_below_another(W) if name.endswith("W_O") else layer.side_by_side(W)
 
 
 def of_matrix(M: np.ndarray, name: str, H: int) -> np.ndarray:
     """The other way."""
-    return M.reshape(H, len(M) // H, -1) if name.endswith("W_O") else by_head(M, H)
+    return M.reshape(H, len(M) // H, -1) if name.endswith("W_O") else layer.by_head(M, H)
 
 
 def transposed_weight(W: np.ndarray, name: str) -> np.ndarray:
@@ -126,7 +110,7 @@ def _gradient_at(name: str) -> Callable[[Steps, Any], Any]:
         letter = name[-1]
         dx = getattr(s, f"d{letter}_flat")
         if "b_" in name:
-            return bias_gradient(dx, getattr(s, name[1:]))
+            return layer.bias_gradient(dx, getattr(s, name[1:]))
         return weight_gradient(s.X if letter == "Q" else s.Z, dx, s.H if letter == "Q" else s.G)
 
     return gradient
@@ -157,68 +141,43 @@ def gradients_exchanged(case: LayerCase, means: Conventions) -> Wordings:
                 yield f"dW_{a} and dW_{b}", change
 
 
-# ---- what is left out ---------------------------------------------------------------------------
-
-
-def dW_K_without_b_Q(case: LayerCase, means: Conventions) -> Wordings:
-    """The closed form for a layer without biases."""
-    def dkeys(s: Steps) -> np.ndarray:
-        Q = rotated(s.split(projected(s.X, s.W_Q, None), s.H), s)
-        return s.gamma_back * T(s.dA) @ Q
-
-    def dW_K(s: Steps, x: np.ndarray) -> np.ndarray:
-        dK = summed_by_owner(dkeys(s), s.owner_back, s.G)
-        return weight_gradient(s.Z, s.split_back(rotated_back(dK, s)), s.G)
-
-    if case.W.b_Q is not None:
-        yield "in dW_K alone", {"dW_K": dW_K}
-        yield "in all that dK reaches", {"dkeys": lambda s, x: dkeys(s)}
-
-
-def one_entry(name: str) -> Forms:
-    """A gradient of one entry of the batch alone."""
-    def forms(case: LayerCase, means: Conventions) -> Wordings:
-        for at in (0, -1):
-            def of_one(s: Steps, x: np.ndarray | None, at: int = at) -> np.ndarray | None:
-                if x is None:
-                    return None
-                keep = s.given.keep
-                keep = keep[at][None] if keep is not None and len(keep) > 1 else keep
-                Z = None if s.given.Z is None else s.given.Z[at][None]
-                X, dY = s.given.X[at][None], s.given.dY[at][None]
-                return getattr(LayerSteps(replace(s.given, X=X, Z=Z, dY=dY, keep=keep), s.means), name)
-
-            yield "the first" if at == 0 else "the last", {name: of_one}
-
-    return forms
-
-
-def lost(*names: str) -> Change:
-    """Nothing arrives."""
-    return multiplied(*names, by=lambda s: 0)
-
-
-def bias_unused(name: str) -> Forms:
-    """A bias is not added, and gets no gradient."""
-    no = {name: lambda s, b: None, f"d{name}": lambda s, db: np.zeros_like(getattr(s.given.W, name))}
-    return only(no, lambda case: getattr(case.W, name) is not None)
-
-
-def bias_gradient_missing(name: str) -> Forms:
-    """A bias is added, and gets no gradient."""
-    return only(lost(f"d{name}"), lambda case: getattr(case.W, name) is not None)
-
-
-def mean(names: tuple[str, ...], count: Callable[[LayerCase], int]) -> Change:
-    """A mean instead of a sum."""
-    return {x: lambda s, y: None if y is None else y / count(s.given) for x in names}
-
-
-def over_batch(case: LayerCase) -> int:
-    """How many sequences."""
-    return len(case.X)
-
-
-def over_all(case: LayerCase) -> int:
-    """How many tokens ask."""
-    return len(case.X) * case.X.shape[1]
+MATRIX_MISTAKES: list[Mistake] = [
+    # the way through W_O
+    Mistake("W_O_untransposed", "the way back uses W_O, not its transpose",
+            only({"W_O_back": lambda s, x: x.T if len(x) == x.shape[1] else x}), VJP, "dO = dY W_O^T"),
+    Mistake("W_O_ignored_back", "the way back leaves out W_O: dO = dY",
+            only({"W_O_back": lambda s, x: np.eye(len(x)) if len(x) == x.shape[1] else x}), VJP, "dO = dY W_O^T"),
+    Mistake("heads_split_interleaved", "the way back gives the heads every H-th entry of dY W_O^T",
+            only(ALTERNATELY["out_back"]), VJP, "entry c of head h stands at h d_v + c"),
+    Mistake("heads_split_by_view_back", "the way back splits dY W_O^T into heads without exchanging axes",
+            only(BY_VIEW["out_back"]), VJP, "reshape to (b, n, H, d_v), then exchange n and H"),
+    Mistake("heads_interleaved", "the heads are concatenated interleaved: entry c of head h at c H + h",
+            only(ALTERNATELY["out"]), MULTI, "entry c of head h stands at h d_v + c"),
+    Mistake("heads_merged_by_view", "the heads are put together without exchanging axes: tokens and heads mix",
+            only(BY_VIEW["out"]), MULTI, "exchange n and H before the reshape to (b, n, H d_v)"),
+    Mistake("heads_split_interleaved_in", "queries, keys and values are split into heads by every H-th entry",
+            only(ALTERNATELY["in"]), MULTI, "entry c of head h stands at h d_k + c"),
+    Mistake("heads_split_by_view", "queries, keys and values are split into heads without exchanging axes",
+            only(BY_VIEW["in"]), MULTI, "reshape to (b, n, H, d_k), then exchange n and H"),
+    Mistake("heads_all_interleaved", "all heads are interleaved: entry c of head h at c H + h",
+            only(ALTERNATELY["all"]), MULTI, "entry c of head h stands at h d_k + c"),
+    Mistake("heads_all_by_view", "heads are split and put together without exchanging axes: tokens and heads mix",
+            only(BY_VIEW["all"]), MULTI, "reshape to (b, n, H, d_k), then exchange n and H"),
+    Mistake("heads_merged_interleaved_back", "dQ, dK and dV are put together with their heads interleaved",
+            only(ALTERNATELY["in_back"]), VJP, "entry c of head h stands at h d_k + c"),
+    Mistake("heads_merged_by_view_back", "dQ, dK and dV are put together without exchanging axes",
+            only(BY_VIEW["in_back"]), VJP, "exchange n and H before the reshape"),
+    # matrices
+    *(Mistake(f"d{x}_transposed", f"d{x} is transposed", gradient_turned(x), VJP,
+              f"d{x} has the shape of {x}") for x in WEIGHT_MATRICES),
+    Mistake("W_used_transposed", "a weight matrix is used transposed", used_turned, MULTI,
+            "x W, where a linear layer of PyTorch keeps W^T"),
+    Mistake("W_O_transposed_once", "W_O is used transposed in the way forward alone",
+            only({"Y": lambda s, Y: Y - s.C @ (s.W_O.reshape(s.C.shape[2], -1)
+                                                 - transposed_weight(s.W_O, "W_O").reshape(s.C.shape[2], -1))}),
+            MULTI, "Y = sum O_h W_O,h"),
+    Mistake("blocks_exchanged", "blocks of the projections stand at each other's places", blocks_exchanged,
+            MULTI, "look up the order in which queries, keys and values are packed"),
+    Mistake("gradients_exchanged", "two gradients of weights stand at each other's places",
+            gradients_exchanged, VJP, "look up the order in which they are returned"),
+]
