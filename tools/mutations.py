@@ -127,13 +127,18 @@ def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple]:
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
             yield from functions(node, f"{node.name}.")
-        elif isinstance(node, ast.FunctionDef) and node.name not in PLUMBING:
+        elif isinstance(node, ast.FunctionDef) and node.name not in PLUMBING and not is_stub(node):
             node.body = node.body[isinstance(getattr(node.body[0], "value", None), ast.Constant):]
             for argument in ast.walk(node.args):
                 if isinstance(argument, ast.arg):
                     argument.annotation = None
             node.returns, node.decorator_list = None, []
             yield node, prefix + node.name
+
+
+def is_stub(node: ast.FunctionDef) -> bool:
+    """Whether it only says types: `...` is all that it does."""
+    return isinstance(node.body[0], ast.Expr) and getattr(node.body[0].value, "value", None) is ...
 
 
 def changed(function: ast.FunctionDef, name: str, module: str) -> Iterator[Mutant]:

@@ -87,6 +87,7 @@ def _vjp_in_floats(
 ) -> None:
     """The same; an error of up to the floor is allowed in any case."""
     problem = FunctionAtPoint("check_vjp", f, x, constants)
+    problem.check_entries()
     dY = problem.cotangent(dY, seed)
     given = dY if takes_each(f_vjp, f, x, dY) else (dY,)
     names = names_of(f_vjp, len(given))[1] if len(given) > 1 else ["dY"]
@@ -156,6 +157,7 @@ def _jvp_in_floats(
     """The same; an error of up to the floor is allowed in any case."""
     left_out = (None,) * (_number_of_tangents(f_jvp, len(x)) - len(x))
     problem = FunctionAtPoint("check_jvp", f, x, constants)
+    problem.check_entries()
     dots = problem.tangents(x_dot, seed)
     tangents = [name + "_dot" for name in problem.names]
     names = [*tangents, *map(str, left_out), *problem.names]

@@ -44,17 +44,20 @@ class FunctionAtPoint:
         self.f = on_leaves(f, *x)
         self.names, parts_of_x = all_leaves(self.arguments, x, x)
         self.x = x = tuple(parts_of_x)
-        there = [(name, argument) for name, argument in zip(self.names, x) if argument is not None]
-        for name, argument in there:
-            check_argument(caller, name, argument)
-        if not sum(np.size(numpy_of(argument)) for _, argument in there):
-            raise TypeError(f"{caller}: no argument has entries: there is nothing to check")
+        for name, argument in zip(self.names, x):
+            if argument is not None:
+                check_argument(caller, name, argument)
         self.Y = self.run("f", self.f, self.names, x)
         if not all(y is None or is_real(y) for y in flat_parts(self.Y)):
             raise TypeError(f"{caller}: f returns something else than real numbers")
         if np.isnan(as_vector(self.Y)).any():
             raise ValueError(f"{caller}: f returns NaN")
         self.jacobian, self.wobble = cache(self._jacobian), cache(self._wobble)
+
+    def check_entries(self) -> None:
+        """A TypeError if there is nothing to check."""
+        if not as_vector(self.x).size:
+            raise TypeError(f"{self.caller}: no argument has entries: there is nothing to check")
 
     def run(self, what: str, function: Callable, names: list, arguments: tuple) -> Any:
         """function(*arguments), which must leave its arguments as they are."""

@@ -56,7 +56,8 @@ def flash_attention(
 def flash_attention(
     Q: Queries[Kind], K: Keys[Kind], V: Values[Kind],
     B: Bias[Kind] | None = None, gamma: Scale | None = None,
-    *, R: Factors[Kind] | None = None, tile: Tile = (64, 64), with_L: Literal[False] = False,
+    *, R: Factors[Kind] | None = None, tile: Tile = (64, 64),
+    with_L: Literal[False] = False,
 ) -> Outputs[Kind]: ...
 @checked
 def flash_attention(
@@ -118,7 +119,8 @@ def flash_attention_jvp(
     V_dot: Values[Kind] | None, B_dot: Bias[Kind] | None, gamma_dot: Scale | None,
     Q: Queries[Kind], K: Keys[Kind], V: Values[Kind],
     B: Bias[Kind] | None = None, gamma: Scale | None = None,
-    *, R: Factors[Kind] | None = None, tile: Tile = (64, 64), with_L: Literal[False] = False,
+    *, R: Factors[Kind] | None = None, tile: Tile = (64, 64),
+    with_L: Literal[False] = False,
 ) -> Outputs[Kind]: ...
 @checked
 def flash_attention_jvp(

@@ -2,8 +2,6 @@
 
 from typing import Annotated, Any, Literal, overload
 
-import numpy as np
-
 from attnmath._given.checked import checked
 from attnmath._given.letters import Kind, Size, at_least
 from attnmath._given.masks import (
@@ -14,6 +12,7 @@ from attnmath._given.masks import (
     KeysMask,
     Lengths,
     Like,
+    Mask,
     Masks,
     PairsMask,
     forbidden,
@@ -31,7 +30,7 @@ Align = Literal["lower_right", "upper_left"]
 @checked
 def causal_mask(
     n: Size, m: Size, *, align: Align = "lower_right"
-) -> Annotated[np.ndarray, "n m"]:
+) -> Mask:
     """Every query may attend to the keys up to its own place.
 
     n queries, m keys -> mask (n, m), booleans of NumPy, True = may attend
@@ -54,7 +53,7 @@ def causal_mask(
 @checked
 def window_mask(
     n: Size, m: Size, w: Annotated[int, at_least(1)], *, align: Align = "lower_right"
-) -> Annotated[np.ndarray, "n m"]:
+) -> Mask:
     """Every query may attend to the last w keys up to its own place.
 
     n queries, m keys, w >= 1 -> mask (n, m), booleans of NumPy, True = may attend
@@ -100,9 +99,13 @@ def document_mask(
 
 
 @overload
-def bias(mask: Masks, added: Added | None = None, *, like: Like[Kind]) -> Annotated[Kind, "... n m"]: ...
+def bias(
+    mask: Masks, added: Added | None = None, *, like: Like[Kind]
+) -> Annotated[Kind, "... n m"]: ...
 @overload
-def bias(mask: Masks, added: Added | None = None, *, like: None = None) -> Annotated[Any, "... n m"]: ...
+def bias(
+    mask: Masks, added: Added | None = None, *, like: None = None
+) -> Annotated[Any, "... n m"]: ...
 @checked
 def bias(
     mask: Masks, added: Added | None = None, *, like: Like[Any] | None = None

@@ -67,6 +67,7 @@ def _floating(function: str, name: str, x: Any, needs: str) -> None:
         raise TypeError(f"{function}: {name} {what(x)}; it needs to be an array of {needs}")
 
 
+Mask = Annotated[np.ndarray, "n m"]
 Lengths = Annotated[Any, "...", Option(whole_numbers, shaped=True)]
 Documents = Annotated[Any, "... n", Option(whole_numbers, shaped=True)]
 DocumentsOfKeys = Annotated[Any, "... m", Option(whole_numbers, shaped=True)]

@@ -84,14 +84,14 @@ def test_complex_step_of_a_real_result_is_zero():
 
 @pytest.mark.parametrize("x, x_dot, error, sentence", [
     (X, X[0], ValueError, "complex_step: x_dot has shape (3,); it needs (4, 3), the shape of x"),
-    ([1.0], [1.0], TypeError, "complex_step: x is a list; it needs to be an array or a number"),
-    (1.0, "a", TypeError, "complex_step: x_dot is a str; it needs to be an array or a number"),
-    (True, 1.0, TypeError, "complex_step: x is a bool; it needs to be an array or a number"),
+    ([1.0], [1.0], TypeError, "complex_step: x is a list; it needs to be an array or a real number"),
+    (1.0, "a", TypeError, "complex_step: x_dot is a str; it needs to be an array or a real number"),
+    (True, 1.0, TypeError, "complex_step: x is a bool; it needs to be an array or a real number"),
     (X.astype("f"), X, TypeError, "complex_step: x has dtype float32; it needs float64, since the check"
      " counts roundings"),
     (X + 0j, X, TypeError, "complex_step: x has dtype complex128; it needs float64, since the check counts"
      " roundings"),
-    (1j, 1.0, TypeError, "complex_step: x is a complex; it needs to be an array or a number"),
+    (1j, 1.0, TypeError, "complex_step: x is a complex; it needs to be an array or a real number"),
 ])
 def test_complex_step_refuses(x, x_dot, error, sentence):
     with pytest.raises(error) as caught:
@@ -489,7 +489,7 @@ def test_an_argument_that_does_not_matter_has_the_gradient_zero():
 UNFIT = [
     (TypeError, "check_vjp: X has dtype float32; it needs float64, since the check counts roundings",
      lambda: check_vjp(product_vjp, product, X.astype("f"), F.astype("f"))),
-    (TypeError, "check_vjp: F is a list; it needs to be an array or a number",
+    (TypeError, "check_vjp: F is a list; it needs to be an array or a real number",
      lambda: check_vjp(product_vjp, product, X, [[1.0]])),
     (ValueError, "check_vjp: dY has shape (4, 3); it needs (4, 5), the shape of f's output",
      lambda: check_vjp(product_vjp, product, X, F, dY=X)),
@@ -518,7 +518,7 @@ UNFIT = [
      lambda: check_jvp(product_jvp, product, X, F, x_dot=(X,))),
     (ValueError, "check_jvp: F_dot has shape (4, 3); it needs (3, 5), the shape of F",
      lambda: check_jvp(product_jvp, product, X, F, x_dot=(X, X))),
-    (TypeError, "check_jvp: X_dot is a str; it needs to be an array or a number",
+    (TypeError, "check_jvp: X_dot is a str; it needs to be an array or a real number",
      lambda: check_jvp(product_jvp, product, X, F, x_dot=("a", F))),
 ]
 

@@ -54,13 +54,18 @@ def draw(*shape, hide=()):
     return x
 
 
+def warm(*shape):
+    """Random temperatures."""
+    return abs(draw(*shape))
+
+
 def scores():
     """Scores and a temperature of several shapes; masks, and a row without scores."""
     hidden = dict(hide=[(0, 0, 1), (1, 1)])
     return [
-        [draw(2, 2), draw()], [draw(1, 3)], [draw(2, 2, 3, **hidden)],
-        [draw(2, 2, 3, **hidden), draw(2, 1, 1)], [draw(2, 3), draw(3)], [draw(2, 3), draw(2, 3)],
-        [draw(3), draw()],
+        [draw(2, 2), warm()], [draw(1, 3)], [draw(2, 2, 3, **hidden)],
+        [draw(2, 2, 3, **hidden), warm(2, 1, 1)], [draw(2, 3), warm(3)], [draw(2, 3), warm(2, 3)],
+        [draw(3), warm()],
     ]
 
 
@@ -245,7 +250,7 @@ def asked():
             yield a.logsumexp, x, {}
             yield a.log_softmax, x, {}
     yield a.softmax, [draw(2, 2)], dict(tau=2)
-    yield a.softmax, [draw(2, 2)], dict(tau=0.5)
+    yield a.softmax, [draw(2, 2)], dict(tau=3)
     for x in heads():
         yield a.attention, x, {}
         yield a.attention_map, x, {}

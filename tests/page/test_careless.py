@@ -148,8 +148,7 @@ MISTAKES = {
     "the same label twice": (ATTENTION, "(prp:row_statistic)", "(prp:softmax_shift)",
                              "", "softmax_shift"),
 }
-RENAMED = [("attnmath/__init__.py", '"logsumexp_vjp"', '"logsumexp_back"'),
-           ("attnmath/__init__.py", " logsumexp_vjp", " logsumexp_vjp as logsumexp_back")]
+RENAMED = [("attnmath/__init__.py", "logsumexp_vjp as logsumexp_vjp", "logsumexp_vjp as logsumexp_back")]
 SPOILT = ("softmax", "attention", "notation")
 
 
