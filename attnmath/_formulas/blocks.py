@@ -261,7 +261,8 @@ def cross_entropy_vjp(
     dloss (), A (..., m), E (..., m) -> dA (..., m)
 
     dloss is 1, or what multiplies the loss afterwards. dA is 0 where A is -inf, and in
-    rows where E is 0. Errors as for cross_entropy.
+    rows where E is 0; a target at a score of -inf, which makes the loss infinite, passes
+    nothing back. Errors as for cross_entropy.
     Derived in chapters/blocks.md, eq:cross_entropy_vjp.
     """
     dLambda = -dloss * E
