@@ -110,7 +110,7 @@ def given(function: Callable, names: dict) -> set:
 
 def _tuples(function: Callable) -> dict[str, Any]:
     """The arguments that are several letters together, by their annotations: a tuple with names, or None."""
-    annotated = {key: one.annotation for key, one in inspect.signature(function).parameters.items()}
+    annotated = {key: one for key, one in inspect.get_annotations(function).items() if key != "return"}
     return {key: kind for key, whole in annotated.items()
             for kind in (whole, *get_args(whole)) if hasattr(kind, "_fields")}
 
