@@ -32,7 +32,7 @@ from random_problems import random_setting  # noqa: E402
 
 
 def implementations(libraries):
-    sys.path.insert(0, str(TESTS / "adapters"))
+    sys.path.insert(0, str(TESTS.parent / "adapters"))
     from correct import CORRECT
 
     if not libraries:

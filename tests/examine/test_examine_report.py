@@ -250,3 +250,8 @@ def test_junit_leaves_out_what_xml_cannot_hold():
 def test_unknown_words_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_at_the_prompt_a_report_is_one_line():
+    report = Report("wrong", "f", findings=(Finding("mistake", "D_missing", "the row term is missing"),))
+    assert repr(report) == f"<Report of f: {report.sentence}>" and "\n" not in repr(report)

@@ -29,6 +29,7 @@ def multihead_attention(module: "torch.nn.MultiheadAttention", *, need_weights: 
     kdim unlike vdim, with add_bias_kv or add_zero_attn.
     Derived in chapters/heads.md.
     """
+    require("multihead_attention", module, "num_heads", "kdim", "vdim", "out_proj.weight")
     if module.kdim != module.vdim or module.bias_k is not None or module.add_zero_attn:
         raise ValueError(
             "multihead_attention: the module has kdim unlike vdim, add_bias_kv or add_zero_attn;"

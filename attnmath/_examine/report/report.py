@@ -77,6 +77,9 @@ class Report:
     def __post_init__(self) -> None:
         _check_one_of("Report: verdict", self.verdict, VERDICTS)
 
+    def __repr__(self) -> str:
+        return f"<Report of {self.candidate}: {self.sentence}>"
+
     @property
     def right(self) -> bool:
         """Whether it is right, perhaps with a hazard."""
