@@ -20,7 +20,7 @@ from lark.exceptions import UnexpectedInput
 from markdown_it.token import Token
 
 from attnmath.page.language.nodes import PageError
-from attnmath.page.language.syntax import parse, unread_at
+from attnmath.page.language.syntax import readable, unread_at
 
 ASSUMING = ("if", "when", "unless", "let", "for", "at", "where", "with", "suppose", "assume")
 HYPOTHESIS = re.compile(rf"(?<![\w-])({'|'.join(ASSUMING)})( (all|any|every|each|some))?\s+$", re.I)
@@ -60,16 +60,14 @@ def states(formula: str) -> bool:
 
 
 def is_hypothesis(before: str, since: str | None, formula: str) -> bool:
-    """Whether a relation is one, by the words before it; `since` are those after a hypothesis."""
-    return bool(HYPOTHESIS.search(before) or since is not None and CHAIN.fullmatch(since)) and _is_given(formula)
+    """Whether a relation is one, by the words before it, and has no gradient, tangent or derivative.
 
-
-def _is_given(formula: str) -> bool:
-    """Whether a relation can be read, and no gradient, tangent or derivative stands in it."""
-    try:
-        return not any(side.has_derivative for statement in parse(formula) for side in statement.sides)
-    except PageError:
+    `since` are the words after a hypothesis.
+    """
+    if not (HYPOTHESIS.search(before) or since is not None and CHAIN.fullmatch(since)):
         return False
+    sides = [side for statement in readable(formula) for side in statement.sides]
+    return bool(sides) and not any(side.has_derivative for side in sides)
 
 
 def sign(words: str) -> str | None:

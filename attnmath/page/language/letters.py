@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from attnmath.page.language.nodes import Misfit, Name, Node, PageError, Statement
-from attnmath.page.language.syntax import parse
+from attnmath.page.language.syntax import readable
 
 LETTERS = "\n## Letters of this chapter\n"  # opens the tables at a chapter's end
 FORMULA = re.compile(r"\$([^$]+)\$")
@@ -64,10 +64,7 @@ def shapes_in(text: str) -> Table:
 
 
 def _read(text: str) -> Node | None:
-    try:
-        return parse(f"{text} = 0")[0].members[0]
-    except PageError:
-        return None
+    return next((one.members[0] for one in readable(f"{text} = 0")), None)
 
 
 def _enter(table: Table, node: Node | None, line: Line) -> None:
@@ -109,29 +106,19 @@ class CastLike(Protocol):
     def axes(self, prefix: str, letter: str, at: int | None = None) -> tuple[str, ...]: ...
 
 
-@dataclass
-class Scope:
-    """axis: index letter -> axis name; free: the letters that mean 'for all', in order."""
-
-    axis: dict[str, str] = field(default_factory=dict)
-    free: list[str] = field(default_factory=list)
-    summed: set[str] = field(default_factory=set)
-
-
-def scope(statement: Statement, cast: CastLike, locals_: Mapping[Name, tuple[str, ...]]) -> Scope:
+def scope(statement: Statement, cast: CastLike, locals_: Mapping[Name, tuple[str, ...]]) -> "Scope":
     """The scope of a statement; `locals_` has the axes of the letters that its display defines."""
-    found = Scope()
+    found = Scope(cast, locals_)
     sides = statement.sides[statement.is_local :]
     if statement.is_local:
         for sub in statement.members[0].subs:
             if sub.kind != "name" or sub.args[0]:
                 raise PageError("index", "':=' needs index letters", sub.start)
             found.free.append(sub.args[1])
-    reader = _Indices(cast, locals_, found)
     for side in sides:
-        reader.visit(side, ())
+        found.visit(side, ())
     for side in sides:
-        reader.check_names(side)
+        found.check_names(side)
     _check_groups(statement, sides)
     both = found.summed & set(found.free)
     if both:
@@ -143,12 +130,14 @@ def scope(statement: Statement, cast: CastLike, locals_: Mapping[Name, tuple[str
 
 
 @dataclass
-class _Indices:
-    """Goes through the sides of a statement."""
+class Scope:
+    """The indices of a statement, whose sides it goes through."""
 
     cast: CastLike
     locals: Mapping[Name, tuple[str, ...]]
-    found: Scope
+    axis: dict[str, str] = field(default_factory=dict)  # index letter -> axis name
+    free: list[str] = field(default_factory=list)  # those that mean 'for all', in order
+    summed: set[str] = field(default_factory=set)
 
     def visit(self, node: Node, bound: tuple[str, ...]) -> None:
         if node.kind == "index":
@@ -159,10 +148,12 @@ class _Indices:
                 self.visit(node.base, bound)
             for sub, axis in zip(node.subs, axes):
                 self.mark(sub, axis, bound)
-        elif node.kind == "delta":
+            return
+        if node.kind == "delta":
             for sub in node.args:
                 self.mark(sub, None, bound)
-        elif node.kind == "big":
+            return
+        if node.kind == "big":
             _, names, relations, bounds, _, _ = node.args
             if "in" in relations:
                 if "G" not in self.cast.sizes:
@@ -171,12 +162,10 @@ class _Indices:
             for name in names:
                 if name in bound:
                     raise PageError("index", f"index {name} is summed twice", node.start)
-            self.found.summed.update(names)
-            for part in node.children:
-                self.visit(part, bound + names)
-        else:
-            for part in node.children:
-                self.visit(part, bound)
+            self.summed.update(names)
+            bound += names
+        for part in node.children:
+            self.visit(part, bound)
 
     def _axes(self, node: Node) -> tuple[str, ...]:
         """The axes of a letter that has subscripts."""
@@ -195,22 +184,22 @@ class _Indices:
             return
         if sub.kind != "name" or sub.args[0] or sub.args[1] in self.cast.sizes:
             return
-        letter, free = sub.args[1], self.found.free
+        letter = sub.args[1]
         if letter in self.cast.letters:
             raise PageError("index", f"{letter} is a letter of the cast, no index", sub.start)
-        if letter not in bound and letter not in free:
-            free.append(letter)
+        if letter not in bound and letter not in self.free:
+            self.free.append(letter)
         if axis is None:
             return
         for name, over, what in (("h", "H", "heads"), ("g", "G", "groups"), ("s", "batch", "batch")):
             if (letter == name) != (axis == over):
                 raise PageError("index", f"{name} runs over the {what}, and {letter} over {axis}", sub.start)
-        if (known := self.found.axis.setdefault(letter, axis)) != axis:
+        if (known := self.axis.setdefault(letter, axis)) != axis:
             raise Misfit("index", f"index {letter} runs over {known} and over {axis}", sub.start)
 
     def check_names(self, side: Node) -> None:
         """A name is an index in use, a size, a local or a letter of the cast."""
-        used = {*self.found.free, *self.found.summed}
+        used = {*self.free, *self.summed}
         for node in side.walk():
             for factor in node.args[0] if node.kind == "prod" else ():
                 if factor.kind == "name" and factor.args[1] in used:

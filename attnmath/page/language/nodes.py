@@ -213,19 +213,14 @@ def _fresh(node: Node, numbers: Iterator[int] = NEVER) -> Node:
     return replace(node, args=(operation, tuple(x.args[1] for x in new.values()), *inner.args))
 
 
-LESS, MORE = {"<", "<="}, {">", ">="}
-
-
 def inequalities(statements: tuple[Statement, ...], chained: bool = False) -> list[tuple]:
     """(smaller, larger, whether strictly, conditions) of neighbours, or also of what a chain puts together."""
     found = []
     for statement in numbered(statements):
         conditions = tuple((one.members, one.relations) for one in statement.conditions)
-        for i, j in combinations(range(len(statement.members)), 2):
+        for (i, a), (j, b) in combinations(enumerate(statement.members), 2):
             between = set(statement.relations[i:j])
-            a, b = statement.members[i], statement.members[j]
-            if (chained or j == i + 1) and between & LESS and between <= LESS | {"="}:
-                found.append((a, b, "<" in between, conditions))
-            if (chained or j == i + 1) and between & MORE and between <= MORE | {"="}:
-                found.append((b, a, ">" in between, conditions))
+            for sign, ends in (("<", (a, b)), (">", (b, a))):
+                if (chained or j == i + 1) and {"="} != between <= {sign, f"{sign}=", "="}:
+                    found.append((*ends, sign in between, conditions))
     return found

@@ -46,6 +46,14 @@ def parse(text: str) -> tuple[Statement, ...]:
     return tuple(statements)
 
 
+def readable(text: str) -> tuple[Statement, ...]:
+    """The same; none of a display that cannot be read."""
+    try:
+        return parse(text)
+    except PageError:
+        return ()
+
+
 def unsized(text: str) -> str:
     """A display without what only says how it is set: sizes of brackets, room between lines, empty groups."""
     text = re.sub(r"\\(left|right|[bB]igg?[lr]?)(?![A-Za-z])", "", text)
@@ -79,7 +87,7 @@ def _complaint(text: str, error: UnexpectedInput) -> str:
 def _check_layout(text: str) -> None:
     """What TeX sets otherwise, or not at all, though its words could be read."""
     aligned = re.fullmatch(r"\s*\\begin\{aligned\}(.*)\\end\{aligned\}\s*", text, re.S)
-    body = aligned.group(1) if aligned else text
+    body = aligned[1] if aligned else text
     if re.search(r"\\(begin|end)\{", body):
         raise PageError("grammar", "one aligned around the whole display, or none", 0)
     broken = re.search(r"&|\\\\", body) if not aligned else None

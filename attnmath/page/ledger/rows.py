@@ -26,7 +26,7 @@ import numpy as np
 import attnmath
 from attnmath.page.language.chapter import Display, Fault
 from attnmath.page.language.nodes import PageError
-from attnmath.page.language.syntax import parse, squeezed
+from attnmath.page.language.syntax import parse, readable, squeezed
 from attnmath.page.ledger.imports import Imports, digest, installed
 from attnmath.page.misprints.edits import OTHER_FUNCTION
 from attnmath.page.misprints.misprints import Survivor, Tally, tally
@@ -127,10 +127,7 @@ def named(text: tuple[str, str]) -> frozenset[str]:
     """The functions in a display, and the one that its label promises."""
     label, formula = text
     promised = {label[3:]} if label.startswith("eq:") else set()
-    try:
-        nodes = [node for statement in parse(formula) for node in statement.nodes()] if formula else []
-    except PageError:  # it is not run
-        nodes = []
+    nodes = (node for statement in readable(formula) for node in statement.nodes())
     return frozenset(promised | {node.args[0] for node in nodes if node.kind == "func"})
 
 

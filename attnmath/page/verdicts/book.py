@@ -178,13 +178,8 @@ class Book:
 
     def with_display(self, changed: Display) -> "Book":
         """The book with one display in another wording."""
-        chapters = [
-            replace(
-                chapter,
-                displays=tuple(changed if d.label == changed.label else d for d in chapter.displays),
-            )
-            for chapter in self.chapters
-        ]
+        chapters = [replace(one, displays=[changed if d.label == changed.label else d for d in one.displays])
+                    for one in self.chapters]
         return Book(chapters, self.casts, before=self)
 
     def paired(self, statements: tuple, scene: Scene) -> Scene:

@@ -22,7 +22,7 @@ from attnmath.page.language.chapter import LABELLED, Chapter, Display, Fault
 from attnmath.page.language.inline import MADE
 from attnmath.page.language.letters import beside, letters_in, tables_of
 from attnmath.page.language.nodes import PageError, names_in
-from attnmath.page.language.syntax import parse, unset
+from attnmath.page.language.syntax import readable, unset
 from attnmath.page.scenes.cast import Cast
 from attnmath.page.scenes.casts import repeated, written
 from attnmath.page.scenes.scene import Scene
@@ -118,12 +118,8 @@ def _letters(book: Book, stem: str) -> set[str]:
 
 
 def _unlisted(book: Book, display: Display, letters: set[str]) -> list[Fault]:
-    try:
-        statements = display.statements
-    except PageError:
-        return []  # judged, and reported, elsewhere
     casts = book.casts.get(Path(display.path).stem, ())
-    for node in (n for statement in statements for n in statement.nodes() if n.kind == "name"):
+    for node in (n for statement in readable(display.text) for n in statement.nodes() if n.kind == "name"):
         letter = node.args[1]
         if letter not in letters and any(cast.knows(letter) for cast in casts):
             message = f"{letter} has no line in the notation, nor among the letters of its chapter"
@@ -201,7 +197,7 @@ def posing(book: Book) -> list[Fault]:
     for chapter in (c for c in book.chapters if c.stem not in MADE):
         here = _origins([book.casts.get(chapter.stem, ())])
         for relation in chapter.hypotheses:
-            letters = {letter for _, letter in names_in(parse(relation.text))}
+            letters = {letter for _, letter in names_in(relation.statements)}
             of = {letter: here if letter in here[0] | here[1] else everywhere for letter in letters}
             if computed := sorted(letter for letter, (drawn, made) in of.items() if letter in made - drawn):
                 message = f"{computed[0]} is computed, and no hypothesis; write an assertion, which is run"
@@ -231,11 +227,8 @@ def unrun(book: Book) -> list[Fault]:
 
 
 def _lines(display: Display) -> list[str]:
-    """The statements of a display, each with its conditions; none if it cannot be read."""
-    try:
-        return [unset(statement.stated(display.text)) for statement in display.statements]
-    except PageError:
-        return []
+    """The statements of a display, each with its conditions."""
+    return [unset(statement.stated(display.text)) for statement in readable(display.text)]
 
 
 def relation_counts(book: Book) -> tuple[int, int, int]:
