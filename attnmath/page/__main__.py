@@ -23,7 +23,7 @@ try:
     from attnmath.page.ledger.rows import LISTED, Keys, Row, Shelf, completed, identity_faults, judged, survivors
     from attnmath.page.verdicts.book import Book, each_cast
     from attnmath.page.verdicts.labels import label_faults, posing, relation_counts, unrun
-    from attnmath.page.verdicts.proofs import proof_or_fault
+    from attnmath.page.verdicts.proofs import prove as prove_display
     from attnmath.page.verdicts.published import Refuted
 except ModuleNotFoundError as error:
     leave(error)
@@ -95,7 +95,7 @@ def displays_of(book: Book, wanted: set[str]) -> list[Display]:
 
 
 def prove(book: Book, options, wanted: set[str]) -> bool:
-    found = each_cast(proof_or_fault, book, options.root, displays_of(book, wanted))
+    found = each_cast(prove_display, book, options.root, displays_of(book, wanted))
     faults = [one for one in found if isinstance(one, Fault)]
     print("\n".join([*map(str, faults), *summary([one for one in found if one not in faults])]))
     return bool(faults)

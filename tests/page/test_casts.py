@@ -10,11 +10,12 @@ from attnmath.page.language import letters
 from attnmath.page.language.chapter import Fault, read_text
 from attnmath.page.ledger.ledger import hashes
 from attnmath.page.ledger.rows import Keys
-from attnmath.page.scenes.cast import Cast, drawn, made, positive, rows, setting, three
+from attnmath.page.scenes.cast import Cast, drawn, made, positive, rows
 from attnmath.page.scenes.casts import FOLDER, repeated, written
+from attnmath.page.scenes.settings import setting, three
 from attnmath.page.verdicts import book as pool
 from attnmath.page.verdicts.book import Book
-from attnmath.page.verdicts.judge import judge, verdict_or_fault
+from attnmath.page.verdicts.judge import judge
 
 ROOT = Path(__file__).parents[2]
 NOTATION = r"""
@@ -311,5 +312,5 @@ def test_the_ledger_is_stale_after_a_cast_or_a_table_has_changed(root):
 def test_processes_that_are_not_forked_have_the_casts_too(root, monkeypatch):
     monkeypatch.setattr(pool, "FORKS", False)
     book = Book.at(root)
-    found = pool.each_cast(verdict_or_fault, book, root, list(book.displays.values()))
+    found = pool.each_cast(judge, book, root, list(book.displays.values()))
     assert [one.display.label for one in found] == ["prp:scores", "prp:back", "prp:twice"]

@@ -6,7 +6,8 @@ import pytest
 
 from attnmath.page.language.chapter import Fault, read_text
 from attnmath.page.misprints.misprints import tally
-from attnmath.page.scenes.cast import Cast, Letter, Setting
+from attnmath.page.scenes.cast import Cast, Letter
+from attnmath.page.scenes.settings import Setting
 from attnmath.page.verdicts.book import Book
 from attnmath.page.verdicts.judge import judge
 

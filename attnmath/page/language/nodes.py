@@ -147,6 +147,16 @@ class Statement:
             yield from side.walk()
 
 
+def claims(statements: Iterable[Statement]) -> list[tuple[int, Statement]]:
+    """The statements, each with its number, that are no local definitions."""
+    return [(k, one) for k, one in enumerate(statements) if not one.is_local]
+
+
+def steps(statements: Iterable[Statement]) -> list[tuple[int, int]]:
+    """The relations that are claimed, each by the numbers of its statement and of its place there."""
+    return [(k, i) for k, one in claims(statements) for i in range(len(one.relations))]
+
+
 def names_in(parts: Iterable[Statement]) -> set[Name]:
     """The names in statements."""
     return {name for part in parts for side in part.sides for name in side.names}

@@ -32,8 +32,8 @@ from attnmath.page.misprints.edits import OTHER_FUNCTION
 from attnmath.page.misprints.misprints import Survivor, Tally, tally
 from attnmath.page.scenes.vocabulary import is_rule
 from attnmath.page.verdicts.book import Book, each_cast
-from attnmath.page.verdicts.judge import Verdict, hold, verdict_or_fault
-from attnmath.page.verdicts.proofs import Exact, Exactly, exactly
+from attnmath.page.verdicts.judge import Verdict, hold, judge
+from attnmath.page.verdicts.proofs import Exact, Exactly, exactly, prove
 from attnmath.page.verdicts.published import Refuted
 
 PACKAGE = Path(attnmath.__file__).parent
@@ -253,7 +253,7 @@ def judged(book: Book, root: Path | None, displays: list[Display], shelf: Shelf 
     """The row of each display with its verdict at least, or its fault."""
     rows: dict[str, Row | Fault | None] = {d.label: shelf.row(d) if shelf else None for d in displays}
     new = [display for display in displays if not rows[display.label]]
-    for display, verdict in zip(new, each_cast(partial(verdict_or_fault, counted=True), book, root, new)):
+    for display, verdict in zip(new, each_cast(partial(judge, counted=True), book, root, new)):
         rows[display.label] = verdict if isinstance(verdict, Fault) else Row(verdict)
     if new and shelf:
         shelf.keep([row for d in new if isinstance(row := rows[d.label], Row)])
@@ -267,10 +267,13 @@ def completed(book: Book, root: Path, rows: list[Row], shelf: Shelf) -> tuple[li
     found = dict(zip([d.label for d in new], each_cast(work, book, root, new, at_a_time=3)))
     out, whole, faults = [], [], []
     for row in rows:
-        proof, tallied, proved, wrong = found.get(row.verdict.display.label, (None, None, (), []))
-        faults += wrong
-        if proof and tallied:
-            row = replace(row, proof=proof, tally=tallied, survivors=proved)
+        one = found.get(row.verdict.display.label)
+        if isinstance(one, Fault):
+            faults.append(one)
+        elif one:
+            parts, wrong = one
+            row = replace(row, **parts)
+            faults += wrong
             whole += [row] * (not wrong)
         out.append(row)
     if whole:
@@ -278,17 +281,14 @@ def completed(book: Book, root: Path, rows: list[Row], shelf: Shelf) -> tuple[li
     return out, faults
 
 
-def proof_and_misprints(listed: list[Entry], book: Book, display: Display) -> tuple:
-    """The proof and the misprints of a display that holds, and what is wrong with them."""
-    try:
-        proof = exactly(book).proof(display)
-    except PageError as error:
-        return None, None, (), [display.fault(error)]
-    tallied = tally(book, display)
+def proof_and_misprints(listed: list[Entry], book: Book, display: Display) -> tuple[dict, list]:
+    """What a row has besides the verdict, of a display that holds, and what is wrong with that."""
+    proof, tallied = prove(book, display), tally(book, display)
     proofs = proofs_or_faults(tallied.survivors, book, display)
     mine = [entry for entry in listed if entry.label == display.label]
     wrong = [one for one in proofs if isinstance(one, str)] + identity_faults(book, mine, LISTED)
-    return proof, tallied, tuple(one.word for one in proofs if not isinstance(one, str)), wrong
+    words = tuple(one.word for one in proofs if isinstance(one, Exact))
+    return {"proof": proof, "tally": tallied, "survivors": words}, wrong
 
 
 def survivors(rows: list[Row]) -> str:

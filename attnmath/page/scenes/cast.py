@@ -1,21 +1,18 @@
-"""The cast: every letter with its shape, where its value comes from, and how settings fill it.
+"""The cast: every letter with its shape, and where its value comes from.
 
 Primals are drawn at random; the other letters follow from the definitions that the
 displays give. A file of casts says neither the shapes that the tables of letters have nor the
 displays of its own page: `casts.py` finds both.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from attnmath.page.language.letters import NUMBER
 from attnmath.page.language.nodes import PageError
 
 PRIMAL = ("random", "positive", "count", "mask")
-Change = Callable[[dict, dict], None]  # of the primals, in place, by the sizes
 
 
 class Letter(NamedTuple):
@@ -33,25 +30,6 @@ class Letter(NamedTuple):
     @property
     def is_primal(self) -> bool:
         return self.origin in PRIMAL
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One way to fill a cast: a seed, sizes of its own, a change of the primals."""
-
-    name: str
-    seed: int
-    sizes: dict = field(default_factory=dict)
-    change: Change = lambda values, sizes: None
-
-    def then(self, *changes: Change) -> "Setting":
-        """With these changes as well, one after the other."""
-
-        def change(values: dict, sizes: dict) -> None:
-            for one in (self.change, *changes):
-                one(values, sizes)
-
-        return replace(self, change=change)
 
 
 @dataclass(frozen=True)
@@ -121,19 +99,9 @@ def drawn(names: str, origin: str = "random") -> dict[str, Letter]:
     return found
 
 
-def positive(names: str) -> dict[str, Letter]:
-    """Letters that are drawn from what is not negative."""
-    return drawn(names, "positive")
-
-
-def counts(names: str) -> dict[str, Letter]:
-    """Letters that are whole numbers from 1."""
-    return drawn(names, "count")
-
-
-def masks(names: str) -> dict[str, Letter]:
-    """Letters that are 0 or 1, as a setting has it."""
-    return drawn(names, "mask")
+positive = partial(drawn, origin="positive")  # from what is not negative
+counts = partial(drawn, origin="count")  # whole numbers from 1
+masks = partial(drawn, origin="mask")  # 0 or 1, as a setting has it
 
 
 def made(names: str, label: str = "") -> dict[str, Letter]:
@@ -147,102 +115,5 @@ def rows(names: str) -> dict[str, str]:
     return {"".join(one): "".join((*one[:2], one[2].upper())) for one in matrices}
 
 
-def setting(name: str, seed: int, *changes: Change, **sizes: int) -> Setting:
-    """A setting with these changes, one after the other, and sizes of its own."""
-    return Setting(name, seed, sizes).then(*changes)
-
-
-def three(seed: int, *changes: Change, last: str = "sizes in another order", **sizes: int) -> tuple[Setting, ...]:
-    """Two fillings at random, and one in other sizes, where nothing else is to be varied."""
-    return (
-        setting("random", seed, *changes),
-        setting("random again", seed + 1, *changes),
-        setting(last, seed + 2, *changes, **sizes),
-    )
-
-
 def _names(names: str) -> list[str]:
     return [name.strip() for name in names.split(",")]
-
-
-# ---- how settings fill a cast: what is zero, small or hidden; masks of the bias B ----------------
-
-
-def zero(*letters: str) -> Change:
-    """These letters are zero."""
-
-    def change(values: dict, sizes: dict) -> None:
-        for letter in letters:
-            values[letter] = np.zeros_like(values[letter])
-
-    return change
-
-
-def zero_at(letter: str, place: Any) -> Change:
-    """A row of a letter, or a member of a family, is zero, and no other."""
-
-    def change(values: dict, sizes: dict) -> None:
-        values[letter][place] = 0
-
-    return change
-
-
-def full(letter: str, value: float) -> Change:
-    """All entries of a letter are this number."""
-
-    def change(values: dict, sizes: dict) -> None:
-        values[letter] = np.full(values[letter].shape, value)
-
-    return change
-
-
-def divided(by: float, *letters: str) -> Change:
-    """These letters are smaller."""
-
-    def change(values: dict, sizes: dict) -> None:
-        for letter in letters:
-            values[letter] = values[letter] / by
-
-    return change
-
-
-def hidden(letter: str, *places: Any) -> Change:
-    """Scores, or their bias, are -inf at these rows or entries."""
-
-    def change(values: dict, sizes: dict) -> None:
-        for place in places:
-            values[letter][place] = -np.inf
-
-    return change
-
-
-calm = divided(8, "gamma")  # so that no weight of attention is almost 1
-last_row_empty = hidden("B", (0, 0), -1)  # nor may the first query attend to the first key
-
-
-def empty_row(values: dict, sizes: dict) -> None:
-    """A query that may attend to nothing; one with a masked key, and the first sees all, one of them hardly."""
-    B = values["B"]
-    B[2 % len(B), 2] = B[1] = -np.inf
-    B[0, :2] = 0, -12
-
-
-def causal(shift: int | None = None) -> Change:
-    """Query i may attend to the keys j <= i + shift; the last query to all keys, if no shift is given."""
-
-    def change(values: dict, sizes: dict) -> None:
-        n, m = values["B"].shape
-        ahead = ~np.tri(n, m, m - n if shift is None else shift, dtype=bool)
-        values["B"] = np.where(ahead, -np.inf, values["B"])
-
-    return change
-
-
-masked = causal(1)  # so that the first row keeps two keys
-
-
-def masked_before(values: dict, sizes: dict) -> None:
-    """Query i may attend to the keys j >= i - 1: the first keys are hidden from the last ones."""
-    n, m = values["B"].shape
-    before = np.tri(n, m, -2, dtype=bool)
-    values["B"] = np.where(before, -np.inf, values["B"])

@@ -25,10 +25,11 @@ from attnmath._exact.outcomes import NotAlgebraic
 from attnmath._exact.point import Point
 from attnmath.page.language.nodes import Inexact, Node, PageError
 from attnmath.page.scenes.carried import Carried, Dual, both, combined, value_and_tangent
-from attnmath.page.scenes.cast import Cast, Setting
+from attnmath.page.scenes.cast import Cast
 from attnmath.page.scenes.evaluate import Frame
 from attnmath.page.scenes.indexing import slope_shape
 from attnmath.page.scenes.scene import Env, Scene
+from attnmath.page.scenes.settings import Setting
 from attnmath.page.scenes.values import Value, detached, magnitude
 
 

@@ -13,9 +13,10 @@ from typing import Any, Self
 import numpy as np
 
 from attnmath.page.language.nodes import Node, PageError
-from attnmath.page.scenes.cast import Cast, Setting
+from attnmath.page.scenes.cast import Cast
 from attnmath.page.scenes.evaluate import Frame
 from attnmath.page.scenes.indexing import group_of, slope_value
+from attnmath.page.scenes.settings import Setting
 from attnmath.page.scenes.values import Value, detached, magnitude
 
 Env = dict[str, Any]  # letter -> its value

@@ -18,11 +18,12 @@ from attnmath.page.language.chapter import Chapter, Display, Fault, read_chapter
 from attnmath.page.language.letters import scope
 from attnmath.page.language.nodes import Misfit, PageError, inequalities, names_in
 from attnmath.page.scenes.carried import NumPyScene
-from attnmath.page.scenes.cast import Cast, Setting
+from attnmath.page.scenes.cast import Cast
 from attnmath.page.scenes.casts import Written, completed, define, written
 from attnmath.page.scenes.indexing import loss_gradient
 from attnmath.page.scenes.oracles import Independent
 from attnmath.page.scenes.scene import Scene
+from attnmath.page.scenes.settings import Setting
 from attnmath.page.verdicts.promise import left_sides
 from attnmath.page.verdicts.trial import Trial, locals_of
 
@@ -211,7 +212,7 @@ FORKS = sys.platform == "linux"  # elsewhere a system's libraries do not survive
 def each_cast(
     work: Callable, book: Book, root: Path | None, displays: list[Display], at_a_time: int | None = None
 ) -> list:
-    """`work(book, display)` for each display, in their order.
+    """`work(book, display)` for each display, in their order; the fault, where there is one.
 
     The displays of a cast are done in one process, where its gradients are found once; or so many
     at a time, if the work takes much longer than the gradients.
@@ -260,4 +261,15 @@ def _open(book: Book | None, root: Path | None) -> None:
 def _do(task: tuple) -> list:
     work, labels = task
     assert _BOOK is not None, "_open has run"
-    return [work(_BOOK, _BOOK.displays.get(label) or _BOOK.relations[label]) for label in labels]
+    displays = _BOOK.displays | _BOOK.relations
+    return [found_or_fault(work, _BOOK, displays[label]) for label in labels]
+
+
+def found_or_fault(work: Callable, book: Book, display: Display) -> Any:
+    """What the work finds of a display, or its fault."""
+    try:
+        return work(book, display)
+    except PageError as error:
+        return display.fault(error)
+    except Fault as fault:
+        return fault

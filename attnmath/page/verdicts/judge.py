@@ -1,12 +1,14 @@
 """Judges displays: every statement of every display, in every scene of the casts that know it."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from attnmath.page.language.chapter import Display, Fault
-from attnmath.page.language.nodes import Condition, Name, Node, PageError, Statement, inserted, names_in, numbered
+from attnmath.page.language.chapter import Display
+from attnmath.page.language.nodes import Node, PageError, Statement, claims, inserted, names_in, numbered, steps
 from attnmath.page.scenes.cast import Cast
 from attnmath.page.scenes.oracles import Independent, TorchScene
 from attnmath.page.scenes.scene import Scene
@@ -36,22 +38,17 @@ def judge(book: Book, display: Display, counted: bool = False) -> Verdict | Refu
     """
     try:
         with np.errstate(all="ignore"):
-            return _judge(book, display, counted)
+            statements, cast = display.statements, book.cast_of(display)
+            scenes = book.stage(display) + book.stage(display, TorchScene)
+            if display.kind == "err":
+                refuse_nothing(statements)
+                return refute(book, display, cast, scenes)
+            found = hold(book, display.label, statements, scenes)
+            refuse_vacuous(statements, book.all_paired(statements, book.stage(display)))
+            told = facts_and_algebra(book, statements, cast) if counted else ()
+            return Verdict(display, cast.name, len(scenes), *found, *told)
     except PageError as error:
         raise display.fault(error) from None
-
-
-def _judge(book: Book, display: Display, counted: bool) -> Verdict | Refuted:
-    statements = display.statements
-    cast = book.cast_of(display)
-    scenes = book.stage(display) + book.stage(display, TorchScene)
-    if display.kind == "err":
-        refuse_nothing(statements)
-        return refute(book, display, cast, scenes)
-    found = hold(book, display.label, statements, scenes)
-    refuse_vacuous(statements, book.all_paired(statements, book.stage(display)))
-    told = facts_and_algebra(book, statements, cast) if counted else ()
-    return Verdict(display, cast.name, len(scenes), *found, *told)
 
 
 def hold(
@@ -63,17 +60,16 @@ def hold(
     """
     refuse_nothing(statements)
     comparisons, worst = 0, 0.0
-    met: dict[int, list[Scene]] = {}
+    met: dict[int, list[Scene]] = defaultdict(list)
     told: set[int] = set()  # statements with a side that is not zero
     scenes = book.all_paired(statements, scenes)
     for scene in scenes:
-        largest: dict = {}
+        largest: dict[int, float] = defaultdict(float)
         for k, compared in Trial(statements, scene).run(only):
             comparisons, worst = comparisons + 1, max(worst, compared.error)
-            met.setdefault(k, []).append(scene)
-            largest[k] = max(largest.get(k, 0.0), compared.magnitude)
-            if compared.tells:
-                told.add(k)
+            met[k].append(scene)
+            largest[k] = max(largest[k], compared.magnitude)
+            told |= {k} if compared.tells else set()
         if label.startswith("eq:"):
             worst = max(worst, check_function(label[3:], statements, scene, largest))
     refuse_unmet(statements, met, only)
@@ -109,10 +105,9 @@ def refuse_idle(label: str, statements: tuple, k: int, scenes: tuple) -> None:
 
 def refuse_nothing(statements: tuple) -> None:
     """Nothing stated, identical sides, a name that is given and not used."""
-    stated = [statement for statement in statements if not statement.is_local]
-    if not stated:
+    if not claims(statements):
         raise PageError("value", "nothing is stated", 0)
-    for statement in stated:
+    for _, statement in claims(statements):
         for a, b in zip(statement.members, statement.members[1:]):
             if a == b:
                 raise PageError("value", "the sides are identical", b.start)
@@ -126,16 +121,9 @@ def refuse_nothing(statements: tuple) -> None:
 def facts_and_algebra(book: Book, statements: tuple, cast: Cast) -> tuple[int, int]:
     """How many steps need a fact, and how many hold for any matrices (algebra)."""
     scenes = book.scenes(cast, Independent)
-    facts = algebra = 0
-    for k, statement in enumerate(statements):
-        if statement.is_local:
-            continue
-        for i in range(len(statement.relations)):
-            if all(_is_free(statements, k, i, scene) for scene in scenes):
-                algebra += 1
-            else:
-                facts += 1
-    return facts, algebra
+    asked = steps(statements)
+    algebra = sum(all(_is_free(statements, k, i, scene) for scene in scenes) for k, i in asked)
+    return len(asked) - algebra, algebra
 
 
 def _is_free(statements: tuple, k: int, i: int, scene: Scene) -> bool:
@@ -149,13 +137,6 @@ def _is_free(statements: tuple, k: int, i: int, scene: Scene) -> bool:
         return False
 
 
-def verdict_or_fault(book: Book, display: Display, counted: bool = False) -> Verdict | Refuted | Fault:
-    try:
-        return judge(book, display, counted)
-    except Fault as fault:
-        return fault
-
-
 # ---- what says less than it seems to: a condition that does nothing, or says it all ----------------
 
 CHANGES: tuple[Callable[[Node], Node], ...] = (  # under which what is zero stays zero
@@ -166,8 +147,8 @@ CHANGES: tuple[Callable[[Node], Node], ...] = (  # under which what is zero stay
 
 def refuse_vacuous(statements: tuple, scenes: tuple) -> None:
     """A PageError for what holds by itself, or has a part that makes no difference."""
-    stated = [statement for statement in statements if not statement.is_local]
-    for statement, plain, whole in zip(stated, numbered(statements), inserted(statements), strict=True):
+    forms = zip(claims(statements), numbered(statements), inserted(statements), strict=True)
+    for (_, statement), plain, whole in forms:
         pairs = list(_pairs(plain))
         for number, (a, _, b) in enumerate(pairs, 1):
             if a == b:
@@ -182,7 +163,8 @@ def refuse_vacuous(statements: tuple, scenes: tuple) -> None:
             refuse_unmoved(whole, scenes)
 
 
-def _pairs(one: Statement | Condition) -> Iterator[tuple[Node, str, Node]]:
+def _pairs(one: Any) -> Iterator[tuple[Node, str, Node]]:
+    """The neighbours in a statement, or in a condition, with the relation between them."""
     return zip(one.members, one.relations, one.members[1:])
 
 
@@ -221,14 +203,14 @@ def refuse_unmoved(statement: Statement, scenes: tuple) -> None:
             raise PageError("value", message, statement.conditions[0].start)
 
 
-def _underived(node: Node) -> set[Name]:
+def _underived(node: Node) -> set[tuple]:
     """The names in a node, but for those of derivatives."""
     if node.kind in ("name", "partial"):
         return {node.args} if node.kind == "name" else set()
     return set().union(*map(_underived, node.children))
 
 
-def _moved(node: Node, name: Name, change: Callable[[Node], Node]) -> Node:
+def _moved(node: Node, name: tuple, change: Callable[[Node], Node]) -> Node:
     """A node with another value for a letter."""
     if node.base.kind == "name":
         return change(node) if node.base.args == name else node

@@ -30,7 +30,7 @@ from attnmath.page.scenes.vocabulary import is_rule
 from attnmath.page.verdicts.book import Book
 from attnmath.page.verdicts.listing import Reader, Unread, assigned, calls_of
 from attnmath.page.verdicts.normal import Page, code_of, form_of, settled
-from attnmath.page.verdicts.promise import code_name, code_names, given
+from attnmath.page.verdicts.promise import code_name, code_names, given, rule_line
 
 CHECK = re.compile(r"(check|assert|verify|raises)(_|$)")  # what a test calls that can fail
 SKIPPED = re.compile(r"\b(skip|xfail)\b")
@@ -145,39 +145,40 @@ def refuse_other_lines(name: str, statements: tuple, scene: Scene) -> None:
     form = form_of(scene.cast)
     reader = Reader(form, set(names), kept)
     page = Page(statements, scene, form, kept, reader.returned)
+    rules = [rule_line(statement, scene.cast, page.axes) for statement in statements]
+    lefts = [code_name(scene.cast, *line.left) for line in rules]
     if "tile" in inspect.signature(function).parameters:
-        refuse_other_order(name, page, statements, set(names))
+        refuse_other_order(name, lefts, statements, set(names))
         return
     try:
         lines, out = reader.lines(function)
-        want = [(page.left(s), page.expression(s), s) for s in statements]
+        want = [(left, page.read(line.rule), line.statement) for left, line in zip(lefts, rules)]
     except Unread as error:
         raise PageError("listing", str(error)) from None
     found = out.items() if isinstance(out, dict) else [(want[-1][0], out)]
     lines += [(key, x) for key, x in found if isinstance(x, tuple) and x != ("name", key)]
-    lefts = {left for left, _, _ in want}
     inputs = {code_name(scene.cast, *key) for key in given(function, names)}
-    lost = sorted((reader.own & set(names)) - lefts - inputs)
+    lost = sorted((reader.own & set(names)) - {*lefts} - inputs)
     if lost:
         raise PageError("listing", f"the listing of {name} gives {lost[0]}, and no line of the display does")
-    got = settled(form, lines, lefts)
+    got, _ = settled(form, lines, lefts)
     got += [("nothing more", ())] * (len(want) - len(got))
     for (left, x, statement), (letter, y) in zip(want, got, strict=True):
         if letter != left:
             message = f"here the display gives {left}, and the listing of {name} gives {letter}"
             raise PageError("listing", message, statement.start)
-        if page.is_entry(statement):
-            x, y = form.entry(x), form.entry(y)
-        if page.is_number(statement) and y[:2] == ("call", "rowsum"):
-            y = y[2]  # a pairing, of which the rest is summed
+        if page.rank(statement.members[0]) == 0:
+            if statement.members[0].kind == "index":
+                x, y = form.entry(x), form.entry(y)
+            elif y[:2] == ("call", "rowsum"):
+                y = y[2]  # a pairing, of which the rest is summed
         if x != y:
             message = f"{left} = {code_of(x)} on the page, {code_of(y)} in the listing of {name}"
             raise PageError("listing", message, statement.members[-1].start)
 
 
-def refuse_other_order(name: str, page: Page, statements: tuple, known: set) -> None:
+def refuse_other_order(name: str, lefts: list[str], statements: tuple, known: set) -> None:
     """The same of the letters alone that the listing gives."""
-    lefts = [page.left(statement) for statement in statements]
     own = [letter for letter in assigned(getattr(attnmath, name)) if letter in known]
     for letter, after in zip(own, [*own[1:], ""]):
         if letter not in lefts:

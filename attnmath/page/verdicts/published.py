@@ -5,6 +5,7 @@ formula is ill-typed, or its sides differ by more than `FAILS` of their size. Wh
 condition is met, it must hold as any other display does.
 """
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,9 +14,8 @@ from attnmath._exact.sides import differing
 from attnmath._words.arrays import is_exact
 from attnmath._words.tolerance import PAGE
 from attnmath.page.language.chapter import Display
-from attnmath.page.language.nodes import Misfit, Node, PageError, Statement, names_in
+from attnmath.page.language.nodes import Misfit, Node, PageError, Statement, claims, names_in
 from attnmath.page.scenes.cast import Cast
-from attnmath.page.scenes.evaluate import Frame
 from attnmath.page.scenes.scene import Scene
 from attnmath.page.scenes.values import Value, match
 from attnmath.page.verdicts.book import Book
@@ -55,16 +55,16 @@ def refute(book: Book, display: Display, cast: Cast, scenes: tuple) -> Refuted:
 
 def refuted(display: Display, cast: Cast, found: list) -> Refuted:
     """What was found in the scenes; a PageError if the formula does not fail, or not as it says."""
-    met: dict[int, list[Scene]] = {}
+    met: dict[int, list[Scene]] = defaultdict(list)
     shown: set[int] = set()
     errors: list[float | None] = []
     comparisons = 0
     for scene, (held, failed, count) in found:
         comparisons += count
         errors += failed
-        shown |= {k for k, is_more in held.items() if is_more}
-        for k in held:
-            met.setdefault(k, []).append(scene)
+        for k, is_more in held.items():
+            met[k].append(scene)
+            shown |= {k} if is_more else set()
     if not errors:
         raise PageError("value", "it holds in every setting: label it prp:", 0)
     refuse_unmet(display.statements, met)
@@ -78,8 +78,8 @@ def refuted(display: Display, cast: Cast, found: list) -> Refuted:
 
 def refuse_unmet(statements: tuple, met: dict, only: tuple | None = None) -> None:
     """A condition that no setting meets, or only one that makes more zero than it asks."""
-    for k, statement in enumerate(statements):
-        if statement.is_local or not statement.conditions or only and k not in only:
+    for k, statement in claims(statements):
+        if not statement.conditions or only and k not in only:
             continue
         start = statement.conditions[0].start
         if k not in met:
@@ -97,9 +97,7 @@ def in_scene(book: Book, statements: tuple, scene: Scene) -> tuple[dict[int, boo
     met: dict[int, bool] = {}
     errors: list[float | None] = []
     count = 0
-    for k, statement in enumerate(statements):
-        if statement.is_local:
-            continue
+    for k, statement in claims(statements):
         lines = (*_named(statements[:k], statement), statement)
         outputs = book.outputs(lines, scene.cast) or all_outputs
         try:
@@ -115,8 +113,7 @@ def in_scene(book: Book, statements: tuple, scene: Scene) -> tuple[dict[int, boo
             count += 1
             error = _failure(trial, replace(statement, conditions=()))
             if error is not None and error <= FAILS:
-                where = f"in the setting {scene.setting.name!r}"
-                message = f"it holds {where}, up to {error:.0e}: state the condition"
+                message = f"it holds in the setting {scene.setting.name!r}, up to {error:.0e}: state the condition"
                 raise PageError("value", message, statement.start)
             errors.append(error)
     return met, errors, count
@@ -168,34 +165,28 @@ def _holds(trial: Trial, statement: Statement) -> list:
 
 def _failure(trial: Trial, statement: Statement) -> float | None:
     """The largest error of a statement, relative to the size of its sides; None if ill-typed."""
+    error = 0.0
     try:
-        frames = trial.frames(statement, ignore=True)
-        return max((_largest_error(trial, frame, statement) for frame in frames), default=0.0)
+        for frame in trial.frames(statement, ignore=True):
+            for a, relation, (b, node) in trial.pairs(frame, statement.members, statement.relations):
+                error = max(error, _error(a, relation, b, node))
     except Misfit:
         return None
-
-
-def _largest_error(trial: Trial, frame: Frame, statement: Statement) -> float:
-    error = 0.0
-    for a, relation, (b, node) in trial.pairs(frame, statement.members, statement.relations):
-        if relation not in ("=", "<=", ">="):
-            raise PageError("grammar", f"'{relation}' in a published formula", node.start)
-        if is_exact(a.x):
-            error = max(error, _differs_exactly(a, relation, b, node))
-            continue
-        both = sides_of(a, relation, b)
-        if not np.isfinite([both.x, both.y]).all():
-            raise PageError("value", "a side is not finite here", node.start)
-        size = np.abs([both.x, both.y]).max(initial=0.0)
-        gap = {"=": np.abs(both.gap), "<=": both.gap, ">=": -both.gap}[relation].max(initial=0.0)
-        if gap > PAGE * both.magnitude:  # two zeros differ by rounding alone
-            error = max(error, float(gap / size))
     return error
 
 
-def _differs_exactly(a: Value, relation: str, b: Value, node: Node) -> float:
-    """1 if the sides of an equation differ in a finite field, 0 if they are equal."""
-    if relation != "=":
-        raise inequality(relation, node.start)
-    a, b = match(a, b, "'='")
-    return float(differing(a.x, b.x).any())
+def _error(a: Value, relation: str, b: Value, node: Node) -> float:
+    """How far the sides are apart; in a finite field 1 if they differ."""
+    if relation not in ("=", "<=", ">="):
+        raise PageError("grammar", f"'{relation}' in a published formula", node.start)
+    if is_exact(a.x):
+        if relation != "=":
+            raise inequality(relation, node.start)
+        a, b = match(a, b, "'='")
+        return float(differing(a.x, b.x).any())
+    both = sides_of(a, relation, b)
+    if not np.isfinite([both.x, both.y]).all():
+        raise PageError("value", "a side is not finite here", node.start)
+    size = np.abs([both.x, both.y]).max(initial=0.0)
+    gap = {"=": np.abs(both.gap), "<=": both.gap, ">=": -both.gap}[relation].max(initial=0.0)
+    return float(gap / size) if gap > PAGE * both.magnitude else 0.0  # two zeros differ by rounding alone

@@ -253,14 +253,8 @@ def compare(
             holds = relative > DISTINCT
         case "~":
             holds = bool(error <= (bound or 0.0) * np.abs(both.y).max(initial=0.0))
-        case "<=":
-            holds = bool(np.all(gap <= slack))
-        case ">=":
-            holds = bool(np.all(gap >= -slack))
-        case "<":
-            holds = bool(np.all(gap < -slack))
-        case ">":
-            holds = bool(np.all(gap > slack))
+        case _:  # what is strict holds beyond rounding
+            holds = bool(np.all(COMPARE[relation](gap, slack if relation in ("<=", ">") else -slack)))
     if not holds:
         raise PageError("value", f"the sides of '{relation}' differ by {error:.1e}")
     size = np.abs([both.x, both.y]).max(initial=0.0)
