@@ -74,9 +74,7 @@ def check(book: Book, options, wanted: set[str]) -> bool:
     return bool(faults)
 
 
-def check_book(
-    book: Book, root: Path | None, wanted: set[str], shelf: Shelf | None = None
-) -> tuple[list[Row], list]:
+def check_book(book: Book, root: Path | None, wanted: set[str], shelf: Shelf | None = None) -> tuple[list[Row], list]:
     """Every display of the chapters wanted, or of all; labels, functions, listings, tests."""
     faults = [fault for chapter in book.chapters for fault in chapter.faults]
     faults += label_faults(book, root, wanted) + unrun(book) + posing(book)
@@ -84,7 +82,7 @@ def check_book(
         faults = [f for f in faults if Path(str(f).partition(":")[0]).stem in wanted]
     faults = book.faults + faults
     displays = displays_of(book, wanted)
-    inline = [d for d in book.relations.values() if not wanted or Path(d.path).stem in wanted]
+    inline = [d for d in book.relations.values() if not wanted or d.stem in wanted]
     found = judged(book, root, displays + inline, shelf)
     faults += [one for one in found if isinstance(one, Fault)]
     return [one for one in found[: len(displays)] if isinstance(one, Row)], faults
@@ -147,11 +145,9 @@ def ledger(book: Book, options, wanted: set[str]) -> bool:
 def differences(path: Path, text: str) -> list[str]:
     """The lines of the ledger that differ from those that were found now."""
     old = path.read_text(encoding="utf-8").split("\n") if path.exists() else []
-    return [
-        f"{path}:{number}: it says {was!r}, and {now!r} was found; run make ledger"
-        for number, (was, now) in enumerate(zip_longest(old, text.split("\n"), fillvalue=None), 1)
-        if was != now
-    ]
+    both = enumerate(zip_longest(old, text.split("\n"), fillvalue=None), 1)
+    return [f"{path}:{number}: it says {was!r}, and {now!r} was found; run make ledger"
+            for number, (was, now) in both if was != now]
 
 
 if __name__ == "__main__":

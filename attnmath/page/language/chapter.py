@@ -23,20 +23,11 @@ from mdit_py_plugins.myst_blocks import myst_block_plugin
 from mdit_py_plugins.myst_role import myst_role_plugin
 
 from attnmath.page.language.cells import refused, shown, unasserted
-from attnmath.page.language.inline import (
-    COMMENT,
-    DISPLAYED,
-    MADE,
-    WRITE,
-    in_fence,
-    in_words,
-    is_hypothesis,
-    states,
-    unread,
-)
+from attnmath.page.language.inline import COMMENT, WRITE, in_fence, in_words, is_hypothesis, states, unread
 from attnmath.page.language.nodes import PageError, Statement
 from attnmath.page.language.syntax import parse
 
+MADE = ("ledger", "errata", "sources", "museum")  # made of what was run, and compared to the byte
 LABELLED = ("eq", "why", "prp", "err")
 LABEL = re.compile(rf"({'|'.join(LABELLED)}):[A-Za-z]\w*")
 PROSE = ("note", "tip", "warning", "important", "admonition", "dropdown", "exercise", "solution",
@@ -68,6 +59,10 @@ class Display:
     text: str
     line: int
     lines: tuple[str, ...]  # the file's lines, for columns
+
+    @property
+    def stem(self) -> str:
+        return Path(self.path).stem
 
     @property
     def kind(self) -> str:
@@ -263,8 +258,7 @@ class Chapter:
             if not states(text):
                 return False
         except PageError as error:
-            what = f"a display in a paragraph; {WRITE}" if DISPLAYED.search(text) else error.message
-            self.refuse(line, what, column)
+            self.refuse(line, error.message, column)
             return False
         relation = Display(self.path, f"inline:{self.stem}_{line}_{column}", text, line, self.lines)
         (self.hypotheses if hypothesis else self.asserted).append(relation)

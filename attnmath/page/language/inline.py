@@ -26,7 +26,6 @@ ASSUMING = ("if", "when", "unless", "let", "for", "at", "where", "with", "suppos
 HYPOTHESIS = re.compile(rf"(?<![\w-])({'|'.join(ASSUMING)})( (all|any|every|each|some))?\s+$", re.I)
 CHAIN = re.compile(r"\s+(and|or)\s+$")
 DISPLAYED = re.compile(r"\\\\|\\(begin|displaystyle|dfrac|tag|label|qquad)(?![A-Za-z])")
-MADE = ("ledger", "errata", "sources", "museum")  # made of what was run, and compared to the byte
 
 WRITE = "write $$ … $$ (prp:name)"
 MATH = re.compile(r"\$\$|\\[(\[]|\\begin\b|<math\b|\\end\{")  # in what Markdown takes for text
@@ -56,6 +55,8 @@ def states(formula: str) -> bool:
         found = re.findall(r"\\[A-Za-z]+|\\?.|$", formula[at:], re.S)[0]
         what = repr(found) if found else "the end"
         message = f"{what} is not read in a formula among words; say it in words, or {WRITE}"
+        if DISPLAYED.search(formula):
+            message = f"a display in a paragraph; {WRITE}"
         raise PageError("grammar", message, at) from None
 
 

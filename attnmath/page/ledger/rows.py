@@ -65,7 +65,7 @@ class Keys:
         return self.known[display.label]
 
     def _of(self, display: Display) -> str:
-        book, stem = self.book, Path(display.path).stem
+        book, stem = self.book, display.stem
         letters = self.letters(stem)
         listed = [(e.statement, e.identity) for e in self.listed if e.label == display.label]
         texts = [(display.label, display.text), *self.derivation(display), *letters]

@@ -9,8 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -171,7 +170,7 @@ class Original:
 
     def is_mine(self, display: Display) -> bool:
         """Whether a display is run on this cast, and must hold."""
-        casts = self.book.casts.get(Path(display.path).stem, ())
+        casts = self.book.casts.get(display.stem, ())
         if display.kind == "err":
             return False
         try:
@@ -201,17 +200,17 @@ class Original:
                     return False
                 if a.is_local:
                     continue
+                pairs: list[Any] = [(a, b), *zip(a.conditions, b.conditions)]
                 for f, g in zip(old.frames(a, True), new.frames(b, True), strict=True):
-                    _same_members(f, g, a.members, b.members, a.relations)
-                    for p, q in zip(a.conditions, b.conditions):
-                        _same_members(f, g, p.members, q.members, p.relations)
+                    if not all(_same_members(f, g, p.members, q.members, p.relations) for p, q in pairs):
+                        return False
         except (PageError, ValueError):
             return False
         return True
 
 
-def _same_members(f: Frame, g: Frame, old: tuple, new: tuple, relations: tuple) -> None:
-    """A PageError unless both say the same.
+def _same_members(f: Frame, g: Frame, old: tuple, new: tuple, relations: tuple) -> bool:
+    """Whether both say the same.
 
     `x = 0` is also `-x = 0`; beside a constant, the transpose of a matrix says the same.
     """
@@ -220,22 +219,20 @@ def _same_members(f: Frame, g: Frame, old: tuple, new: tuple, relations: tuple) 
     for a, b in zip(old, new):
         if a != b:
             x, y = f.evaluate(a), g.evaluate(b)
-            if not (np.isnan(x.x).any() and np.isnan(y.x).any()):  # a logarithm, signed
-                _check_same(x, y, zero, constant)
+            forms = [y, v.negative(y)] if zero else [y]
+            forms += [form.T for form in forms] if constant and not y.is_number else []
+            both_nan = np.isnan(x.x).any() and np.isnan(y.x).any()  # a logarithm, signed
+            if not both_nan and not any(_is_equal(x, form) for form in forms):
+                return False
+    return True
 
 
-def _check_same(x: Value, y: Value, up_to_sign: bool, up_to_transpose: bool) -> None:
-    """A PageError unless x = y; or -y, or their transposes, where that says the same."""
-    forms = [y, v.negative(y)] if up_to_sign else [y]
-    if up_to_transpose and not y.is_number:
-        forms += [form.T for form in forms]
-    for form in forms[:-1]:
-        try:
-            compare(x, "=", form, largest=TOO_LARGE_FREE)
-            return
-        except PageError:
-            continue
-    compare(x, "=", forms[-1], largest=TOO_LARGE_FREE)
+def _is_equal(x: Value, y: Value) -> bool:
+    try:
+        compare(x, "=", y, largest=TOO_LARGE_FREE)
+    except PageError:
+        return False
+    return True
 
 
 def _said(one: Statement) -> tuple:

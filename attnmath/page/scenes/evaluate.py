@@ -217,15 +217,15 @@ def _between(frame: Frame, members: list[Node]) -> list[Node]:
 
 def _members_between(frame: Frame, first: Node, last: Node) -> list[Node]:
     """The members between: `first` with its index one larger each time, up to `last`."""
-    pairs = set(_differences(first, last))
-    if len(pairs) != 1:
+    pairs = _differences(first, last)
+    if len(set(pairs)) != 1:
         raise PageError("index", "dots need members that differ in one index", first.start)
-    low, high = next(iter(pairs))
+    low, high = pairs[0]
     values = range(frame.integer(low) + 1, frame.integer(high))
     if frame.integer(low) != 1 or high.kind == "number":
         raise PageError("index", "dots lead from index 1 to a size", first.start)
-    numbers = [Node("number", (float(value),)) for value in values]
-    return [_stepped(first, last, number) for number in numbers]
+    places = [id(place) for place, _ in pairs]
+    return [_stepped(first, places, Node("number", (float(value),))) for value in values]
 
 
 def _differences(a: Any, b: Any) -> list[tuple[Node, Node]]:
@@ -241,15 +241,9 @@ def _differences(a: Any, b: Any) -> list[tuple[Node, Node]]:
     raise PageError("index", "dots need members that differ in one index")
 
 
-def _stepped(a: Any, b: Any, new: Node) -> Any:
-    """a, with `new` where it differs from b."""
-    if a == b:
-        return a
-    if isinstance(a, tuple):
-        return tuple(_stepped(x, y, new) for x, y in zip(a, b))
-    if a.kind == b.kind != "name" and a.kind != "number":
-        return replace(a, args=_stepped(a.args, b.args, new))
-    return new
+def _stepped(node: Node, places: list[int], new: Node) -> Node:
+    """The node with `new` in some places."""
+    return new if id(node) in places else node.changed(lambda part: _stepped(part, places, new))
 
 
 def _joined(parts: list[Value], axis: int) -> Value:

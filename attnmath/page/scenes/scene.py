@@ -168,11 +168,12 @@ class Scene:
         """A letter as a frame computes with it, and its magnitude; of a view only derivatives are wanted."""
         if self.is_view:
             return self.shown(self.letter(prefix, letter)), 0.0
-        key = ("seen", *self._key(prefix, letter))
-        if key not in self.cache:
+
+        def find() -> tuple[Any, float]:
             x = self.letter(prefix, letter)
-            self.cache[key] = self.shown(x), self.magnitude(x)
-        return self.cache[key]
+            return self.shown(x), self.magnitude(x)
+
+        return self.once(("seen", *self._key(prefix, letter)), find)
 
     def shown(self, x: Any) -> Any:
         return x
@@ -190,14 +191,21 @@ class Scene:
         self.cast.axes(prefix, letter)
         if letter == self.cast.loss:
             raise PageError("letter", f"{letter} is the loss: it stands above a ∂")
+        return self.value(prefix, letter)
+
+    def value(self, prefix: str, letter: str) -> Any:
+        """The same of a letter that may have it."""
         if prefix and self.is_view:
             raise PageError("grammar", "the derivative of a derivative is not read")
         if prefix == "" and letter in self.env:
             return self.env[letter]
-        key = ("letter", *self._key(prefix, letter))
+        find = {"": self._late, "d": self._gradient, "dot": self._tangent, "dotd": self._second}
+        return self.once(("letter", *self._key(prefix, letter)), lambda: find[prefix](letter))
+
+    def once(self, key: tuple, find: Callable[[], Any]) -> Any:
+        """What was found under this key, or is found now."""
         if key not in self.cache:
-            find = {"": self._late, "d": self._gradient, "dot": self._tangent, "dotd": self._second}
-            self.cache[key] = find[prefix](letter)
+            self.cache[key] = find()
         return self.cache[key]
 
     def own(self, x: Any) -> Any:
@@ -238,10 +246,8 @@ class Scene:
 
     def downstream(self, letter: str) -> set[str]:
         """The letter, and all that are made from it."""
-        key = ("downstream", letter)
-        if key not in self.cache:
-            self.cache[key] = {letter, *(k for k in self.definitions if letter in self.sources((k,)))}
-        return self.cache[key]
+        makes = (k for k in self.definitions if letter in self.sources((k,)))
+        return self.once(("downstream", letter), lambda: {letter, *makes})
 
     def sources(self, letters: tuple) -> set[str]:
         """All that these letters are made from."""

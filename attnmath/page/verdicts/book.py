@@ -5,6 +5,7 @@ import importlib
 import os
 import sys
 import warnings
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -34,13 +35,8 @@ FREE = (Setting("signed", 1), Setting("positive", 2))
 class Book:
     """All chapters, and the scenes in which their displays are run."""
 
-    def __init__(
-        self,
-        chapters: list[Chapter],
-        casts: Written,
-        before: "Book | None" = None,  # which differs in a display
-    ):
-        self.chapters, self.before = chapters, before
+    def __init__(self, chapters: list[Chapter], casts: Written, before: "Book | None" = None):
+        self.chapters, self.before = chapters, before  # the book before a change of one display
         self.casts: dict[str, tuple[Cast, ...]]
         self.faults: list[Fault]
         self.casts, self.faults = (before.casts, before.faults) if before else completed(chapters, casts)
@@ -90,10 +86,9 @@ class Book:
 
         If there is none, the error is that of the cast which knows most of them.
         """
-        casts = self.casts.get(Path(display.path).stem)
+        casts = self.casts.get(display.stem)
         if not casts:
-            stem = Path(display.path).stem
-            raise PageError("letter", f"this chapter has no cast; write chapters/_casts/{stem}.py")
+            raise PageError("letter", f"this chapter has no cast; write chapters/_casts/{display.stem}.py")
         letters = {letter for _, letter in names_in(display.statements)}
         errors: list[PageError] = []
         for cast in casts:
@@ -119,7 +114,7 @@ class Book:
         key = display.label, display.text
         if key not in self._casts:
             first = self.cast_of(display)
-            rest = [cast for cast in self.casts[Path(display.path).stem] if cast is not first]
+            rest = [cast for cast in self.casts[display.stem] if cast is not first]
             is_alone = display.kind == "err" or self._defines(display, first)
             known = () if is_alone else filter(lambda cast: self._knows(cast, display, first), rest)
             self._casts[key] = (first, *known)
@@ -147,9 +142,8 @@ class Book:
         if any(spec.origin == display.label for spec in cast.letters.values()):
             return True
         lefts = left_sides(display.statements, self.scenes(cast)[0])
-        return display.kind == "eq" and any(
-            not prefix and cast.letters[k].is_primal for prefix, k in lefts if k in cast.letters
-        )
+        given = {k for prefix, k in lefts if not prefix and k in cast.letters and cast.letters[k].is_primal}
+        return display.kind == "eq" and bool(given)
 
     def _knows(self, cast: Cast, display: Display, first: Cast) -> bool:
         letters = {first.rows.get(k, k) for _, k in names_in(display.statements)} & first.letters.keys()
@@ -209,17 +203,15 @@ class Book:
 FORKS = sys.platform == "linux"  # elsewhere a system's libraries do not survive it
 
 
-def each_cast(
-    work: Callable, book: Book, root: Path | None, displays: list[Display], at_a_time: int | None = None
-) -> list:
+def each_cast(work: Callable, book: Book, root: Path | None, displays: list[Display], at_a_time: int = 0) -> list:
     """`work(book, display)` for each display, in their order; the fault, where there is one.
 
     The displays of a cast are done in one process, where its gradients are found once; or so many
     at a time, if the work takes much longer than the gradients.
     """
-    groups: dict[str, list[Display]] = {}
+    groups: dict[str, list[Display]] = defaultdict(list)
     for display in displays:
-        groups.setdefault(_cast_name(book, display), []).append(display)
+        groups[_cast_name(book, display)].append(display)
     tasks = [(work, [d.label for d in group[k : k + (at_a_time or len(group))]])
              for group in groups.values() for k in range(0, len(group), at_a_time or len(group))]
     if not tasks:

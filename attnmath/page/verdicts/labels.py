@@ -18,8 +18,7 @@ from functools import cache
 from pathlib import Path
 
 import attnmath
-from attnmath.page.language.chapter import LABELLED, Chapter, Display, Fault
-from attnmath.page.language.inline import MADE
+from attnmath.page.language.chapter import LABELLED, MADE, Chapter, Display, Fault
 from attnmath.page.language.letters import beside, letters_in, tables_of
 from attnmath.page.language.nodes import PageError, names_in
 from attnmath.page.language.syntax import readable, unset
@@ -118,7 +117,7 @@ def _letters(book: Book, stem: str) -> set[str]:
 
 
 def _unlisted(book: Book, display: Display, letters: set[str]) -> list[Fault]:
-    casts = book.casts.get(Path(display.path).stem, ())
+    casts = book.casts.get(display.stem, ())
     for node in (n for statement in readable(display.text) for n in statement.nodes() if n.kind == "name"):
         letter = node.args[1]
         if letter not in letters and any(cast.knows(letter) for cast in casts):
