@@ -74,7 +74,7 @@ def check(book: Book, options, wanted: set[str]) -> bool:
     return bool(faults)
 
 
-def check_book(book: Book, root: Path | None, wanted: set[str], shelf: Shelf | None = None) -> tuple[list[Row], list]:
+def check_book(book: Book, root: Path | None, wanted: set[str], shelf: Shelf | None = None) -> tuple[list, list]:
     """Every display of the chapters wanted, or of all; labels, functions, listings, tests."""
     faults = [fault for chapter in book.chapters for fault in chapter.faults]
     faults += label_faults(book, root, wanted) + unrun(book) + posing(book)

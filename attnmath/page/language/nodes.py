@@ -44,9 +44,9 @@ class Node:
 
     kind: str
     args: tuple = ()
-    start: int = field(default=0, compare=False)
-    end: int = field(default=0, compare=False)
-    parts: tuple = field(default=(), compare=False)  # spans that misprints act on
+    start: int = field(default=0, compare=False, repr=False)
+    end: int = field(default=0, compare=False, repr=False)
+    parts: tuple = field(default=(), compare=False, repr=False)  # spans that misprints act on
 
     @cached_property
     def children(self) -> tuple["Node", ...]:

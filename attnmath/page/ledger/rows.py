@@ -45,7 +45,6 @@ class Keys:
 
     def __init__(self, book: Book, root: Path):
         self.book, self.listed = book, listed_in(root / LISTED)
-        self.known: dict[str, str] = {}
         self.imports = Imports({"attnmath": PACKAGE, "chapters": root / "chapters"})
         self.content = cache(lambda path: digest(path.read_bytes()))
         modules = self.imports.modules
@@ -54,15 +53,10 @@ class Keys:
         casts = {cast.name: cast for of_chapter in book.casts.values() for cast in of_chapter}
         self.files = cache(lambda path: self.contents(self.imports.files(path, stop=self.stop)))
         self.cast = cache(lambda name: self.described(casts[name]))
+        self.of = cache(self._of)  # the key of a display
 
     def contents(self, files: Collection[Path]) -> list[tuple[str, str]]:
         return sorted((self.imports.place(path), self.content(path)) for path in files)
-
-    def of(self, display: Display) -> str:
-        """The key of a display."""
-        if display.label not in self.known:
-            self.known[display.label] = self._of(display)
-        return self.known[display.label]
 
     def _of(self, display: Display) -> str:
         book, stem = self.book, display.stem
@@ -162,14 +156,13 @@ def listed_in(path: Path) -> list[Entry]:
 def identity_faults(book: Book, listed: list[Entry], path: Path) -> list[str]:
     """Entries whose identity does not hold where their display has to."""
     faults = []
-    for label, identity in sorted({(e.label, e.identity) for e in listed}):
-        line = next(e.line for e in listed if (e.label, e.identity) == (label, identity))
+    lines = {(e.label, e.identity): e.line for e in reversed(listed)}
+    for (label, identity), line in sorted(lines.items()):
         try:
             if label not in book.displays:
                 raise PageError("label", f"no display {label}")
-            scenes = book.stage(book.displays[label])
             with np.errstate(all="ignore"):
-                hold(book, "prp:identity", parse(identity), scenes)
+                hold(book, "prp:identity", parse(identity), book.stage(book.displays[label]))
         except PageError as error:
             faults.append(f"{path.name}:{line}: {identity}: {error.message}")
     return faults

@@ -1,6 +1,7 @@
 """Letters with values, and expressions evaluated in them.
 
-cast        the letters of a chapter, where each value comes from, and how settings fill them
+cast        the letters of a chapter, where each value comes from, and which index runs over what
+settings    how a cast is filled with numbers
 casts       the casts of the book, with what tables and displays say of their letters
 values      matrices with the magnitude that was summed up to make them
 vocabulary  what an operator name of the page means

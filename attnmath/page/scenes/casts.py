@@ -15,9 +15,9 @@ from pathlib import Path
 from types import ModuleType
 
 from attnmath.page.language.chapter import Chapter, Display, Fault
-from attnmath.page.language.letters import FAMILIES, NUMBER, Line, Table, beside, scope, shapes_in, tables_of
+from attnmath.page.language.letters import FAMILIES, NUMBER, Line, Table, beside, shapes_in, tables_of
 from attnmath.page.language.nodes import Node, PageError, Statement
-from attnmath.page.scenes.cast import Cast, Letter
+from attnmath.page.scenes.cast import Cast, Letter, scope
 
 Axes = Callable[[str], tuple[str, ...]]
 Written = Mapping[str, tuple[Cast | str, ...]]

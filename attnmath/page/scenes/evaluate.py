@@ -5,6 +5,7 @@ everything else is arithmetic. Between two members of a block, `\\dots` stands f
 between.
 """
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -91,24 +92,15 @@ class Frame:
             return sum(x if s == "+" else -x for s, x in zip(node.args[0], values))
         raise PageError("index", "not an index", node.start)
 
-    def constant(self, number: float) -> Value:
-        return Value(self.scene.array([[number]]), np.array([[abs(number)]]))
+    def constant(self, x: Any) -> Value:
+        """A number, or a matrix of numbers."""
+        return Value(self.scene.array(np.atleast_2d(x)), np.abs(np.atleast_2d(x)))
 
 
 def _one(frame: Frame, node: Node) -> Value:
     if node.args[0] is None:
         return replace(frame.constant(1.0), free=(True, False))
     return frame.constant(1.0).grown((frame.integer(node.args[0]), 1))
-
-
-def _identity(frame: Frame, node: Node) -> Value:
-    eye = np.eye(frame.integer(node.args[0]))
-    return Value(frame.scene.array(eye), eye)
-
-
-def _delta(frame: Frame, node: Node) -> Value:
-    a, b = map(frame.integer, node.args)
-    return frame.constant(float(a == b))
 
 
 def _dots(frame: Frame, node: Node) -> Value:
@@ -174,8 +166,7 @@ def _func(frame: Frame, node: Node) -> Value:
     name, args = node.args
     values = [frame.evaluate(arg) for arg in args]
     if name in OF_SIZES:
-        matrix = OF_SIZES[name](*map(frame.integer, args))
-        return Value(frame.scene.array(matrix), matrix)
+        return frame.constant(OF_SIZES[name](*map(frame.integer, args)))
     if name in OPERATOR_NAMES:
         return OPERATOR_NAMES[name](*values)
     if not is_rule(name):
@@ -262,7 +253,9 @@ def _joined(parts: list[Value], axis: int) -> Value:
 
 EVALUATE: dict[str, Callable[[Frame, Node], Value]] = {
     "number": lambda frame, node: frame.constant(node.args[0]),
-    "one": _one, "identity": _identity, "delta": _delta, "infinity": _infinity, "dots": _dots,
+    "identity": lambda frame, node: frame.constant(np.eye(frame.integer(node.args[0]))),
+    "delta": lambda frame, node: frame.constant(float(operator.eq(*map(frame.integer, node.args)))),
+    "one": _one, "infinity": _infinity, "dots": _dots,
     "name": name_value, "index": index_value, "big": big_value, "partial": partial_value,
     "power": _power, "inverse": _inverse, "sum": _sum, "prod": _prod, "norm": _norm, "func": _func,
     "block": _block, "transpose": _of_values(_transposed), "sqrt": _of_values(lambda a: v.entrywise("sqrt", a)),

@@ -133,7 +133,7 @@ class Independent(Scene):
 
     def independent(self, key: tuple, shape: tuple) -> np.ndarray:
         """Entries near neither 0 nor 1: pages divide by x and by 1 - x."""
-        rng = np.random.default_rng([self.setting.seed, crc32(repr(unplaced(key)).encode())])
+        rng = np.random.default_rng([self.setting.seed, crc32(repr(key).encode())])
         sign = 1 if self.setting.name == "positive" else rng.choice([-1, 1], shape)
         return sign * (rng.uniform(0.5, 0.9, shape) + rng.choice([0, 0.6], shape))
 
@@ -152,13 +152,6 @@ class Independent(Scene):
         key = (node, tuple(sorted(frame.index.items())))
         x = self.once(key, lambda: self.independent(key, slope_shape(above, below)))
         return Value(x, np.full(x.shape, magnitude(x)))
-
-
-def unplaced(x: Any) -> Any:
-    """Nodes and tuples of them as tuples, without where they stand in the text."""
-    if isinstance(x, Node):
-        return x.kind, *map(unplaced, x.args)
-    return tuple(map(unplaced, x)) if isinstance(x, tuple) else x
 
 
 class ExactScene(Carried):

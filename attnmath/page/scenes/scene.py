@@ -36,7 +36,9 @@ class Scene:
 
     def __init__(self, cast: Cast, setting: Setting, definitions: dict):
         self.cast, self.setting, self.definitions = cast, setting, definitions
-        self.sizes = with_products(cast, {**cast.sizes, **setting.sizes})
+        sizes = {**cast.sizes, **setting.sizes}
+        products = {axis for spec in cast.letters.values() for axis in spec.axes if "*" in axis}  # such as H*d_v
+        self.sizes = sizes | {axis: prod(sizes[a] for a in axis.split("*")) for axis in products}
         rng = np.random.default_rng(setting.seed)
         primals = [k for k, spec in cast.letters.items() if spec.is_primal]
         given: Env = {k: self.drawn(rng, k) for k in primals}
@@ -241,8 +243,7 @@ class Scene:
 
     def _check_path(self, letter: str) -> None:
         if letter not in self.env or letter not in self.sources(self.outputs):
-            message = f"the loss on {', '.join(self.outputs)} does not depend on {letter}"
-            raise PageError("letter", message)
+            raise PageError("letter", f"the loss on {', '.join(self.outputs)} does not depend on {letter}")
 
     def downstream(self, letter: str) -> set[str]:
         """The letter, and all that are made from it."""
@@ -264,9 +265,3 @@ class Scene:
     def slope(self, frame: Frame, node: Node) -> Value:
         """∂ numerator / ∂ letter: entries of the numerator by entries of the letter."""
         return slope_value(self, frame, node)
-
-
-def with_products(cast: Cast, sizes: dict[str, int]) -> dict[str, int]:
-    """The sizes, and those of the axes that are products of two, such as H*d_v."""
-    axes = {axis for spec in cast.letters.values() for axis in spec.axes if "*" in axis}
-    return {**sizes, **{axis: prod(sizes[a] for a in axis.split("*")) for axis in axes}}

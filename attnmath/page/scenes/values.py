@@ -9,6 +9,7 @@ The matrix is the last two axes of `x`: an oracle may put one more in front of t
 many points at once; `m` is of no use to it then.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -200,20 +201,17 @@ def known(a: Value, what: str) -> None:
         raise PageError("shape", f"{what} needs known lengths: write 1_n")
 
 
+SLOPES: dict[str, Callable[[Any, Any], Any]] = {  # from the sizes of the argument, and of the value
+    "exp": lambda x, y: y, "log": lambda x, y: 1 / x, "sqrt": lambda x, y: 0.5 / np.maximum(y, 1e-300),
+    "tanh": lambda x, y: np.ones_like(y),
+}
+
+
 def entrywise(name: str, a: Value) -> Value:
     """exp, log, tanh, sqrt, entrywise, with the condition of each."""
-    xp = namespace(a.x)
-    y = getattr(xp, name)(a.x)
+    y = getattr(namespace(a.x), name)(a.x)
     out = sizes(y)
-    if name == "exp":
-        slope = out
-    elif name == "log":
-        slope = 1 / sizes(a.x)
-    elif name == "sqrt":
-        slope = 0.5 / np.maximum(out, 1e-300)
-    else:  # tanh
-        slope = np.ones_like(out)
-    moved = np.where(out == 0, 0.0, a.m * slope)
+    moved = np.where(out == 0, 0.0, a.m * SLOPES[name](sizes(a.x), out))
     return Value(y, out + moved, a.free)
 
 

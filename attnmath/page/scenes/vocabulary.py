@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -114,8 +115,6 @@ def _commutation(rows: int, columns: int) -> np.ndarray:
 
 OPERATOR_NAMES: dict[str, Callable[..., Value]] = {
     "rowsum": v.rowsum, "diag": _diag, "tr": _trace, "vec": _vec, "rank": _rank,
-    "det": _det, "entropy": _entropy,
-    "exp": lambda a: v.entrywise("exp", a), "log": lambda a: v.entrywise("log", a),
-    "tanh": lambda a: v.entrywise("tanh", a),
+    "det": _det, "entropy": _entropy, **{name: partial(v.entrywise, name) for name in ("exp", "log", "tanh")},
 }
 OF_SIZES: dict[str, Callable[..., np.ndarray]] = {"commutation": _commutation}

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from attnmath.page.language.chapter import Chapter, Display, Fault, read_chapter
-from attnmath.page.language.letters import scope
-from attnmath.page.language.nodes import Misfit, PageError, inequalities, names_in
+from attnmath.page.language.nodes import Misfit, PageError, claims, inequalities, names_in
 from attnmath.page.scenes.carried import NumPyScene
-from attnmath.page.scenes.cast import Cast
+from attnmath.page.scenes.cast import Cast, scope
 from attnmath.page.scenes.casts import Written, completed, define, written
 from attnmath.page.scenes.indexing import loss_gradient
 from attnmath.page.scenes.oracles import Independent
@@ -165,11 +164,9 @@ class Book:
         return True
 
     def check_names(self, statements: tuple, cast: Cast) -> None:
-        scene = self.scenes(cast)[0].paired(self.outputs(statements, cast))
-        axes = locals_of(statements, cast, scene)[1]
-        for statement in statements:
-            if not statement.is_local:
-                scope(statement, cast, axes)
+        axes = locals_of(statements, cast, self.paired(statements, self.scenes(cast)[0]))[1]
+        for _, statement in claims(statements):
+            scope(statement, cast, axes)
 
     def with_display(self, changed: Display) -> "Book":
         """The book with one display in another wording."""

@@ -14,7 +14,7 @@ from attnmath.page.scenes.oracles import Independent, TorchScene
 from attnmath.page.scenes.scene import Scene
 from attnmath.page.verdicts.book import Book
 from attnmath.page.verdicts.promise import check_function
-from attnmath.page.verdicts.published import Refuted, refuse_unmet, refute
+from attnmath.page.verdicts.published import Refuted, in_scene, refuse_unmet, refuted
 from attnmath.page.verdicts.trial import Trial, is_constant
 
 
@@ -42,7 +42,7 @@ def judge(book: Book, display: Display, counted: bool = False) -> Verdict | Refu
             scenes = book.stage(display) + book.stage(display, TorchScene)
             if display.kind == "err":
                 refuse_nothing(statements)
-                return refute(book, display, cast, scenes)
+                return refuted(display, [(scene, in_scene(book, statements, scene)) for scene in scenes])
             found = hold(book, display.label, statements, scenes)
             refuse_vacuous(statements, book.all_paired(statements, book.stage(display)))
             told = facts_and_algebra(book, statements, cast) if counted else ()
@@ -51,9 +51,7 @@ def judge(book: Book, display: Display, counted: bool = False) -> Verdict | Refu
         raise display.fault(error) from None
 
 
-def hold(
-    book: Book, label: str, statements: tuple, scenes: tuple, only: tuple | None = None
-) -> tuple[int, float]:
+def hold(book: Book, label: str, statements: tuple, scenes: tuple, only: tuple | None = None) -> tuple[int, float]:
     """How many comparisons, and the largest error; a PageError where something fails.
 
     `only` restricts it to some of the statements.
@@ -175,17 +173,13 @@ def _says(one: tuple, other: tuple) -> bool:
 
 def refuse_idle_parts(statements: tuple, statement: Statement, scenes: tuple) -> None:
     """A part of a condition without which the same indices of the same settings meet it."""
-    parts = [
-        condition._replace(members=condition.members[i : i + 2], relations=condition.relations[i : i + 1])
-        for condition in statement.conditions if condition.word != "within"
-        for i in range(len(condition.relations))
-    ]
+    parts = [one._replace(members=one.members[i : i + 2], relations=one.relations[i : i + 1])
+             for one in statement.conditions if one.word != "within" for i in range(len(one.relations))]
     if len(parts) < 2:
         return
-    held = []  # which parts are met, at each place
-    for trial in (Trial(statements, scene) for scene in scenes):
-        for frame in trial.frames(statement, ignore=True):
-            held.append([trial.holds(frame, part) for part in parts])
+    trials = [Trial(statements, scene) for scene in scenes]
+    held = [[trial.holds(frame, part) for part in parts]  # which parts are met, at each place
+            for trial in trials for frame in trial.frames(statement, ignore=True)]
     for k, part in enumerate(parts):
         if all(all(met) == all(met[:k] + met[k + 1 :]) for met in held):
             message = "without this part of its condition it says the same in every setting: delete it"
@@ -205,9 +199,9 @@ def refuse_unmoved(statement: Statement, scenes: tuple) -> None:
 
 def _underived(node: Node) -> set[tuple]:
     """The names in a node, but for those of derivatives."""
-    if node.kind in ("name", "partial"):
-        return {node.args} if node.kind == "name" else set()
-    return set().union(*map(_underived, node.children))
+    if node.kind == "name":
+        return {node.args}
+    return set() if node.kind == "partial" else set().union(*map(_underived, node.children))
 
 
 def _moved(node: Node, name: tuple, change: Callable[[Node], Node]) -> Node:
@@ -221,8 +215,6 @@ def _moved(node: Node, name: tuple, change: Callable[[Node], Node]) -> Node:
 
 def _differ(statement: Statement, moved: tuple, scene: Scene) -> bool:
     """Whether a side changes at some indices that meet the condition."""
-    return any(
-        a != b and not np.array_equal(frame.evaluate(a).x, frame.evaluate(b).x)
-        for frame in Trial((statement,), scene).frames(statement)
-        for a, b in zip(statement.members, moved)
-    )
+    pairs = [(a, b) for a, b in zip(statement.members, moved) if a != b]
+    return any(not np.array_equal(frame.evaluate(a).x, frame.evaluate(b).x)
+               for frame in Trial((statement,), scene).frames(statement) for a, b in pairs)

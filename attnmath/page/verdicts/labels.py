@@ -192,7 +192,7 @@ def refuse_other_order(name: str, lefts: list[str], statements: tuple, known: se
 
 def posing(book: Book) -> list[Fault]:
     """Faults: hypotheses on letters that the page computes, which only pose as hypotheses."""
-    everywhere = _origins(casts for casts in book.casts.values())
+    everywhere = _origins(book.casts.values())
     found = []
     for chapter in (c for c in book.chapters if c.stem not in MADE):
         here = _origins([book.casts.get(chapter.stem, ())])
@@ -207,23 +207,17 @@ def posing(book: Book) -> list[Fault]:
 
 def _origins(chapters: Iterable[Iterable[Cast]]) -> tuple[set[str], set[str]]:
     """The letters, and letters of rows, that casts draw, and those that their displays define."""
-    origins: tuple[set[str], set[str]] = set(), set()
-    for cast in (cast for casts in chapters for cast in casts):
-        for name in (*cast.letters, *cast.rows):
-            origins[not cast.letters[cast.rows.get(name, name)].is_primal].add(name)
-    return origins
+    found = {(name, cast.letters[cast.rows.get(name, name)].is_primal)
+             for casts in chapters for cast in casts for name in (*cast.letters, *cast.rows)}
+    return {name for name, is_drawn in found if is_drawn}, {name for name, is_drawn in found if not is_drawn}
 
 
 def unrun(book: Book) -> list[Fault]:
     """Faults: assertions of chapters without a cast that repeat no line of a display."""
     lines = {line for display in book.displays.values() if display.kind != "err" for line in _lines(display)}
-    return [
-        relation.fault(PageError("letter", "nothing here is run: this chapter has no cast; put it into words"))
-        for chapter in book.chapters
-        if not book.casts.get(chapter.stem) and chapter.stem not in MADE
-        for relation in chapter.asserted
-        if unset(relation.text) not in lines
-    ]
+    idle = PageError("letter", "nothing here is run: this chapter has no cast; put it into words")
+    chapters = [one for one in book.chapters if not book.casts.get(one.stem) and one.stem not in MADE]
+    return [one.fault(idle) for chapter in chapters for one in chapter.asserted if unset(one.text) not in lines]
 
 
 def _lines(display: Display) -> list[str]:

@@ -147,6 +147,8 @@ def code_of(x: tuple) -> str:
 # ---- the lines of a display in this form ----------------------------------------------------------
 
 LOOPED = ("h", "g", "t")  # a sum over heads or tiles is one product in code
+RANKS = {"inner": 0, "number": 0, "delta": 0, "infinity": 0, "one": 1, "identity": 2, "rowsum": 1, "logsumexp": 1,
+         "diag": 2}
 SPELLED = {"infinity": "inf", "delta": "delta", "identity": "I"}
 
 
@@ -179,19 +181,10 @@ class Page:
                 return len(self.cast.axes(*node.args) if axes is None else axes)
             case "index":
                 return self.rank(node.args[0]) - len(node.args[1])
-            case "inner" | "number" | "delta" | "infinity":
-                return 0
-            case "identity":
-                return 2
-            case "one":
-                return 1
             case "big":
                 return self.rank(node.args[-1])
-            case "func" if node.args[0] in ("rowsum", "logsumexp"):
-                return 1
-            case "func" if node.args[0] == "diag":
-                return 2
-        return max(map(self.rank, node.children))
+        what = node.args[0] if node.kind == "func" else node.kind
+        return RANKS[what] if what in RANKS else max(map(self.rank, node.children))
 
     def read(self, node: Node) -> tuple:
         form, args = self.form, node.args

@@ -15,9 +15,8 @@ import attnmath
 from attnmath._exact.outcomes import NotAlgebraic
 from attnmath._words.arrays import is_exact
 from attnmath._words.tolerance import PAGE
-from attnmath.page.language.letters import scope
 from attnmath.page.language.nodes import Inexact, Name, Node, PageError, Statement, claims
-from attnmath.page.scenes.cast import Cast
+from attnmath.page.scenes.cast import Cast, scope
 from attnmath.page.scenes.scene import Scene
 from attnmath.page.scenes.values import detached, largest_gap
 from attnmath.page.scenes.vocabulary import is_rule

@@ -193,7 +193,7 @@ class Exactly:
             points = max(points, count)
         if not results:
             return Exact(display, 0, dict(measured), 0, Proof(0, 0, 1))
-        one = refuted(display, cast, results)
+        one = refuted(display, results)
         proof = Proof(one.comparisons, 0, points)
         reasons = {f"in {k} of {len(cast.settings)} settings: {text}": k for text, k in measured.items()}
         return Exact(display, one.settings + one.met, reasons, len(sizes), proof)

@@ -15,7 +15,6 @@ from attnmath._words.arrays import is_exact
 from attnmath._words.tolerance import PAGE
 from attnmath.page.language.chapter import Display
 from attnmath.page.language.nodes import Misfit, Node, PageError, Statement, claims, names_in
-from attnmath.page.scenes.cast import Cast
 from attnmath.page.scenes.scene import Scene
 from attnmath.page.scenes.values import Value, match
 from attnmath.page.verdicts.book import Book
@@ -29,7 +28,6 @@ class Refuted:
     """A published formula that fails as the display says: where, and by how much."""
 
     display: Display
-    cast: str
     settings: int  # in which it fails
     ill_typed: int  # of these, in which it has no meaning
     least: float  # the smallest and the largest error where it has one,
@@ -37,23 +35,8 @@ class Refuted:
     met: int  # settings that meet its condition, in which it holds
     comparisons: int
 
-    @property
-    def verdict(self) -> str:
-        """ill-typed, unequal, both, or conditional."""
-        if self.met:
-            return "conditional"
-        if self.ill_typed == self.settings:
-            return "ill-typed"
-        return "unequal" if not self.ill_typed else "ill-typed or unequal"
 
-
-def refute(book: Book, display: Display, cast: Cast, scenes: tuple) -> Refuted:
-    """How a published formula fails; a PageError where it does not."""
-    found = [(scene, in_scene(book, display.statements, scene)) for scene in scenes]
-    return refuted(display, cast, found)
-
-
-def refuted(display: Display, cast: Cast, found: list) -> Refuted:
+def refuted(display: Display, found: list) -> Refuted:
     """What was found in the scenes; a PageError if the formula does not fail, or not as it says."""
     met: dict[int, list[Scene]] = defaultdict(list)
     shown: set[int] = set()
@@ -72,8 +55,8 @@ def refuted(display: Display, cast: Cast, found: list) -> Refuted:
         start = display.statements[k].conditions[0].start
         raise PageError("value", "where the condition is met, both sides are 0", start)
     measured = [e for e in errors if e is not None] or [0.0]
-    return Refuted(display, cast.name, len(errors), errors.count(None),
-                   min(measured), max(measured), sum(map(len, met.values())), comparisons)
+    return Refuted(display, len(errors), errors.count(None), min(measured), max(measured),
+                   sum(map(len, met.values())), comparisons)
 
 
 def refuse_unmet(statements: tuple, met: dict, only: tuple | None = None) -> None:
