@@ -295,7 +295,7 @@ def test_a_shared_file_has_no_chapter_and_its_casts_have_their_place(root):
     (root / FOLDER / "more.py").write_text('CASTS = ("scores",)\n')
     book = Book.at(root)
     assert book.casts["page"] == book.casts["more"] and set(book.casts) == {"page", "more"}
-    assert book.casts["more"][0].file == "chapters/_casts/_shared.py:4"
+    assert book.casts["more"][0].file == "chapters/_casts/_shared.py:5"
 
 
 def test_the_ledger_is_stale_after_a_cast_or_a_table_has_changed(root):

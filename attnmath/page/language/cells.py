@@ -149,9 +149,7 @@ def numbers(caption: str) -> list[tuple[str, float, str]]:
         if m["power"]:
             x = x * 10.0 ** int(m["power"]) if m["base"] else x ** int(m["power"])
         found.append((m[0], x / float(m["below"] or 1), (m["unit"] or "").strip()))
-    for m in IN_WORDS.finditer(text):
-        found.append((m[0], _value(m), (m["unit"] or "").strip()))
-    return found
+    return found + [(m[0], _value(m), (m["unit"] or "").strip()) for m in IN_WORDS.finditer(text)]
 
 
 def _value(m: re.Match) -> float:

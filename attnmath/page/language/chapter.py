@@ -89,8 +89,7 @@ class Display:
         return line, column + len(before[-1]) + 1
 
     def fault(self, error: PageError) -> Fault:
-        line, column = self.place(error.start)
-        return Fault(self.path, line, column, self.label, f"{error.kind}: {error.message}")
+        return Fault(self.path, *self.place(error.start), self.label, f"{error.kind}: {error.message}")
 
 
 @lru_cache(maxsize=1)
@@ -169,8 +168,7 @@ class Chapter:
             line += 1
         self.displays.append(Display(self.path, token.info, first.rstrip(), line, self.lines))
         if not LABEL.fullmatch(token.info):
-            kinds = ", ".join(LABELLED)
-            self.refuse(start, f"label {token.info!r}; a label is {kinds}, a colon, a name")
+            self.refuse(start, f"label {token.info!r}; a label is {', '.join(LABELLED)}, a colon, a name")
 
     def fenced(self, token: Token, start: int) -> None:
         """A directive, or code."""

@@ -102,9 +102,7 @@ def in_code(code: str) -> str | None:
 
 def in_fence(language: str, code: str) -> str | None:
     """What is wrong with a text, or a program, that is shown and not run."""
-    if language == "python":
-        return _not_python(code.replace("…", "..."))
-    return in_words(code)
+    return _not_python(code.replace("…", "...")) if language == "python" else in_words(code)
 
 
 def _not_python(code: str) -> str | None:

@@ -33,10 +33,10 @@ def tables_of(stem: str, text: str) -> str:
     return text if stem == "notation" else text.partition(LETTERS)[2]
 
 
-def beside(text: str) -> list[str]:
-    """The chapters whose letters a chapter has as well."""
+def near(stem: str, text: str) -> list[str]:
+    """The chapters whose tables have a chapter's letters: its own, the notation, those that it names there."""
     named = re.findall(r"\{doc\}`(?:[^`<]*<)?(\w+)>?`", text.partition(LETTERS)[2])
-    return [stem for stem in named if stem != "notation"]
+    return list(dict.fromkeys((stem, "notation", *named)))
 
 
 def letters_in(text: str) -> set[str]:

@@ -143,8 +143,7 @@ class Statement:
         return (*self.members, *(side for condition in self.conditions for side in condition.members))
 
     def nodes(self) -> Iterator[Node]:
-        for side in self.sides:
-            yield from side.walk()
+        return (node for side in self.sides for node in side.walk())
 
 
 def claims(statements: Iterable[Statement]) -> list[tuple[int, Statement]]:

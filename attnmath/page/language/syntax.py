@@ -17,7 +17,6 @@ TERMINALS = {
 }
 RELATION_OF = {"\\le": "<=", "\\leq": "<=", "\\ge": ">=", "\\geq": ">=",
             "\\approx": "~", "\\ne": "!=", "\\neq": "!=", "\\in": "in"}
-ACCENTS = {"\\bar": "bar ", "\\tilde": "tilde ", "\\hat": "hat ", "\\mathbb": "mathbb "}
 
 
 @lru_cache(maxsize=1)
@@ -173,7 +172,7 @@ def node_of(tree: Tree) -> Node:
 def _letter(tree: Tree) -> str:
     first, *primes = _tokens(tree)
     if first.type == "ACCENT":
-        return ACCENTS[first] + _letter(_trees(tree)[0])
+        return f"{first[1:]} {_letter(_trees(tree)[0])}"
     return first.lstrip("\\") + "'" * len(primes)
 
 

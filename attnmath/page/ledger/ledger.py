@@ -165,12 +165,9 @@ def report(tallies: list[Tally], listed: list[Entry]) -> tuple[list[str], list[s
 
 def unproved(proofs: Iterable[Exact]) -> list[list[str]]:
     """The displays with steps that are measured only, each with the reasons."""
-    rows = []
-    for one in proofs:
-        if one.measured:
-            reasons = "; ".join(f"{count}: {reason(text)}" for text, count in one.measured.items())
-            rows.append([f"{link(one.display.label)} {one.display.label}", one.word, reasons])
-    return rows
+    return [[f"{link(one.display.label)} {one.display.label}", one.word,
+             "; ".join(f"{count}: {reason(text)}" for text, count in one.measured.items())]
+            for one in proofs if one.measured]
 
 
 def reason(text: str) -> str:
@@ -206,9 +203,9 @@ def in_order(book: Book, root: Path) -> list[Chapter]:
 def how(one: Refuted) -> str:
     """How a published formula fails, in words and numbers."""
     errors = "–".join(dict.fromkeys(f"{x:.1g}" for x in (one.least, one.most)))
-    ill_typed = f"ill-typed in {one.ill_typed}" if one.ill_typed < one.settings else "ill-typed"
-    unequal = f"error {errors}" if one.ill_typed < one.settings else ""
-    words = ", ".join(filter(None, [ill_typed if one.ill_typed else "", unequal]))
+    words = f"error {errors}" if one.ill_typed < one.settings else "ill-typed"
+    if 0 < one.ill_typed < one.settings:
+        words = f"ill-typed in {one.ill_typed}, {words}"
     return f"conditional: {words}" if one.met else words
 
 

@@ -30,7 +30,7 @@ from attnmath.page.language.syntax import parse, readable, squeezed
 from attnmath.page.ledger.imports import Imports, digest, installed
 from attnmath.page.misprints.edits import OTHER_FUNCTION
 from attnmath.page.misprints.misprints import Survivor, Tally, tally
-from attnmath.page.scenes.vocabulary import is_rule
+from attnmath.page.scenes.evaluate import is_rule
 from attnmath.page.verdicts.book import Book, each_cast
 from attnmath.page.verdicts.judge import Verdict, hold, judge
 from attnmath.page.verdicts.proofs import Exact, Exactly, exactly, prove
@@ -192,8 +192,7 @@ def _proof_of_misprint(book: Book, display: Display, text: str) -> Exact:
         try:
             return exactly(book).statements(display, lines)
         except PageError:
-            cast = book.cast_of(display)
-            if display.label not in {spec.origin for spec in cast.letters.values()}:
+            if display.label not in origins(book.cast_of(display)):
                 raise
             return Exactly(book.with_display(changed)).proof(changed)
 

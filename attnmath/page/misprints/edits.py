@@ -1,7 +1,7 @@
 """The misprints that start at one node: each an edit of the display's text."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from attnmath.page.language.nodes import Node
@@ -56,8 +56,7 @@ def _in_index(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Misp
     base, subs = node.args
     if base.kind == "name" and cast.knows(base.args[1]):
         yield from _in_name(text, base, cast, indices)
-    for sub in subs:
-        yield from _subscript(sub, indices)
+    yield from _subscripts(subs, indices)
     for a, b in zip(subs, subs[1:]):
         yield _swapped("index", text, a, b)
 
@@ -66,20 +65,10 @@ def _swapped(kind: str, text: str, a: Node, b: Node) -> Misprint:
     return Misprint(kind, a.start, b.end, b.said(text) + text[a.end : b.start] + a.said(text))
 
 
-def _subscript(sub: Node, indices: list) -> Iterator[Misprint]:
-    for node in sub.walk():
+def _subscripts(subs: tuple, indices: list) -> Iterator[Misprint]:
+    for node in (node for sub in subs for node in sub.walk()):
         if node.kind == "name" and node.args[1] in indices:
-            for other in indices:
-                yield Misprint("index", node.start, node.end, other)
-
-
-def _in_delta(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Misprint]:
-    for sub in node.args:
-        yield from _subscript(sub, indices)
-
-
-def _in_number(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Misprint]:
-    yield Misprint("number", node.start, node.end, f"{node.args[0] + 1:g}")
+            yield from (Misprint("index", node.start, node.end, other) for other in indices)
 
 
 def _in_transpose(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Misprint]:
@@ -169,8 +158,8 @@ def _in_big(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Mispri
             yield Misprint("range", bound.end, bound.end, " + 1")
     for name in names:
         for found in re.finditer(rf"(?<![A-Za-z\\]){re.escape(name)}(?![A-Za-z])", text[start:end]):
-            for letter in indices:
-                yield Misprint("index", start + found.start(), start + found.end(), letter)
+            a, b = start + found.start(), start + found.end()
+            yield from (Misprint("index", a, b, letter) for letter in indices)
 
 
 def _in_partial(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Misprint]:
@@ -188,10 +177,11 @@ def _in_block(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Misp
             yield Misprint("term lost", members[-2].end, members[-1].end, " ")
 
 
-EDITS = {
-    "name": _in_name, "index": _in_index, "delta": _in_delta, "number": _in_number,
-    "transpose": _in_transpose, "power": _in_raised, "inverse": _in_raised, "prod": _in_prod,
-    "had": _in_operation, "dot": _in_operation, "kron": _in_operation, "div": _in_fraction,
+EDITS: dict[str, Callable[[str, Node, Cast, list], Iterable[Misprint]]] = {
+    "delta": lambda text, node, cast, indices: _subscripts(node.args, indices),
+    "number": lambda text, node, *_: [Misprint("number", node.start, node.end, f"{node.args[0] + 1:g}")],
+    "name": _in_name, "index": _in_index, "transpose": _in_transpose, "power": _in_raised, "inverse": _in_raised,
+    "prod": _in_prod, "had": _in_operation, "dot": _in_operation, "kron": _in_operation, "div": _in_fraction,
     "func": _in_func, "sqrt": _in_func, "norm": _in_func, "abs": _in_func, "sum": _in_sum,
     "big": _in_big, "partial": _in_partial, "block": _in_block,
 }

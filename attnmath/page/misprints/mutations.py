@@ -167,17 +167,14 @@ def _supposed(text: str, statement: Statement, cast: Cast) -> Iterator[Misprint]
                 first = " = ".join(_first_row(n.said(text)) for n in (a, b) if not is_constant(n))
                 yield Misprint("condition weaker", a.start, b.end, first + " = 0" * is_constant(b))
             for kind, others in (("condition weaker", WEAKER), (STRENGTHENED, STRONGER)):
-                for new in others.get(found.group(), ()):
-                    yield Misprint(kind, found.start(), found.end(), f" {new} ")
+                yield from (Misprint(kind, *found.span(), f" {new} ") for new in others.get(found[0], ()))
         for member in members:
             yield from _one_or_all(text, member, cast)
         yield from _another(text, statement, cast)
 
 
 def _first_row(side: str) -> str:
-    if ONES in side:
-        return side.replace(ONES, "\\mathbf 1^{\\mathsf T}")
-    return f"({side})_{{1}}"
+    return side.replace(ONES, "\\mathbf 1^{\\mathsf T}") if ONES in side else f"({side})_{{1}}"
 
 
 def _another(text: str, statement: Statement, cast: Cast) -> Iterator[Misprint]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 from attnmath.page.language.chapter import Chapter, Display, Fault
-from attnmath.page.language.letters import FAMILIES, NUMBER, Line, Table, beside, shapes_in, tables_of
+from attnmath.page.language.letters import FAMILIES, NUMBER, Line, Table, near, shapes_in, tables_of
 from attnmath.page.language.nodes import Node, PageError, Statement
 from attnmath.page.scenes.cast import Cast, Letter, scope
 
@@ -125,18 +125,18 @@ class _Shapes:
     def of(self, cast: Cast, stem: str) -> Axes:
         """Of a cast that is written in this chapter: a letter -> its axes, () if no table has them."""
         stem = cast.tables or stem
-        near = [self.tables.get(one, {}) for one in (stem, "notation", *beside(self.texts.get(stem, "")))]
-        return lambda letter: _axes(cast, letter, near)
+        tables = [self.tables.get(one, {}) for one in near(stem, self.texts.get(stem, ""))]
+        return lambda letter: _axes(cast, letter, tables)
 
     def new(self, stem: str, casts: list[Cast]) -> list[str]:
         """The letters at the end of a chapter that none of its casts has."""
         return [letter for letter in self.tables.get(stem, ()) if not any(cast.knows(letter) for cast in casts)]
 
 
-def _axes(cast: Cast, letter: str, near: list[Table]) -> tuple[str, ...]:
-    family, line = _line(cast, next((table[letter] for table in near if letter in table), []))
+def _axes(cast: Cast, letter: str, tables: list[Table]) -> tuple[str, ...]:
+    family, line = _line(cast, next((table[letter] for table in tables if letter in table), []))
     if line.like:
-        with_axes = ([one for one in table.get(line.like, []) if one.axes] for table in near)
+        with_axes = ([one for one in table.get(line.like, []) if one.axes] for table in tables)
         line = min(next(filter(None, with_axes), []), default=Line())
     axes = (*family, *line.axes) if line.axes else ()
     return tuple("*".join(cast.same.get(size, size) for size in axis.split("*")) for axis in axes)

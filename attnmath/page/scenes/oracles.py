@@ -140,9 +140,6 @@ class Independent(Scene):
     def run(self, primals: Env, bump: tuple[str, Any] | None = None) -> Env:
         return {}
 
-    def array(self, x: Any) -> np.ndarray:
-        return np.asarray(x, dtype=float)
-
     def value(self, prefix: str, letter: str) -> np.ndarray:
         key = (prefix, letter)
         return self.once(("letter", *key), lambda: self.independent(key, self.shape(letter)))

@@ -26,7 +26,6 @@ class Scene:
     """A cast with values for its letters, and the derivatives by them."""
 
     # What an oracle gives.
-    array: Callable[[Any], Any]  # an array of the numbers that are compared
     stack: Callable[[list], Any]  # the members of a family, in one array
     gradient: Callable[[str], Any]  # of the loss, by a letter
     tangent: Callable[[str], Any]  # of a letter, along the tangents of what is drawn
@@ -88,6 +87,10 @@ class Scene:
 
     # ---- values ------------------------------------------------------------------------------
 
+    def array(self, x: Any) -> Any:
+        """An array of the numbers that are compared."""
+        return np.asarray(x, dtype=float)
+
     def drawn(self, rng: np.random.Generator, letter: str) -> Any:
         shape, origin = self.shape(letter), self.cast.letters[letter].origin
         if origin == "random" and shape != (1, 1):
@@ -102,9 +105,8 @@ class Scene:
         """What was drawn, so that derivatives by it can be taken."""
         return x
 
-    def tracked(self, value: Any) -> Any:
-        """The same of a letter that follows from others."""
-        return value
+    tracked = leaf  # the same of a letter that follows from others
+    shown = leaf  # a letter as a frame computes with it
 
     def shape(self, letter: str) -> tuple[int, ...]:
         return tuple(1 if a == "1" else self.sizes[a] for a in self.cast.letters[letter].axes)
@@ -177,11 +179,7 @@ class Scene:
 
         return self.once(("seen", *self._key(prefix, letter)), find)
 
-    def shown(self, x: Any) -> Any:
-        return x
-
-    def magnitude(self, x: Any) -> float:
-        return magnitude(x)
+    magnitude = staticmethod(magnitude)
 
     def _key(self, prefix: str, letter: str) -> tuple[str, str, tuple]:
         letter = self.cast.rows.get(letter, letter)

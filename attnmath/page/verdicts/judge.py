@@ -110,10 +110,9 @@ def refuse_nothing(statements: tuple) -> None:
             if a == b:
                 raise PageError("value", "the sides are identical", b.start)
     for k, statement in enumerate(statements):
-        if statement.is_local:
-            left = statement.members[0]
-            if left.base.args not in names_in(statements[k + 1 :]):
-                raise PageError("letter", f"{left.base.args[-1]} is named and not used", left.start)
+        left = statement.members[0]
+        if statement.is_local and left.base.args not in names_in(statements[k + 1 :]):
+            raise PageError("letter", f"{left.base.args[-1]} is named and not used", left.start)
 
 
 def facts_and_algebra(book: Book, statements: tuple, cast: Cast) -> tuple[int, int]:

@@ -19,13 +19,13 @@ from pathlib import Path
 
 import attnmath
 from attnmath.page.language.chapter import LABELLED, MADE, Chapter, Display, Fault
-from attnmath.page.language.letters import beside, letters_in, tables_of
+from attnmath.page.language.letters import letters_in, near, tables_of
 from attnmath.page.language.nodes import PageError, names_in
 from attnmath.page.language.syntax import readable, unset
 from attnmath.page.scenes.cast import Cast
 from attnmath.page.scenes.casts import repeated, written
+from attnmath.page.scenes.evaluate import is_rule
 from attnmath.page.scenes.scene import Scene
-from attnmath.page.scenes.vocabulary import is_rule
 from attnmath.page.verdicts.book import Book
 from attnmath.page.verdicts.listing import Reader, Unread, assigned, calls_of
 from attnmath.page.verdicts.normal import Page, code_of, form_of, settled
@@ -62,14 +62,13 @@ def _fault(display: Display, message: str) -> Fault:
 
 
 def _promises(display: Display, chapter: Chapter, tests: Callable[[str], bool] | None) -> list[Fault]:
-    name, faults = display.name, []
-    if name not in attnmath.__all__:
-        faults.append(_fault(display, f"attnmath has no public function {name}"))
-    if name not in chapter.shown:
-        faults.append(_fault(display, f"no cell of this chapter has show({name})"))
-    if tests is not None and not tests(f"test_{name}"):
-        faults.append(_fault(display, f"tests/ has no test_{name} that asserts anything"))
-    return faults
+    name = display.name
+    kept = {
+        f"attnmath has no public function {name}": name in attnmath.__all__,
+        f"no cell of this chapter has show({name})": name in chapter.shown,
+        f"tests/ has no test_{name} that asserts anything": tests is None or tests(f"test_{name}"),
+    }
+    return [_fault(display, message) for message, is_kept in kept.items() if not is_kept]
 
 
 def _other_lines(book: Book, display: Display) -> list[Fault]:
@@ -107,12 +106,9 @@ def _asserts(test: ast.FunctionDef) -> bool:
 
 
 def _letters(book: Book, stem: str) -> set[str]:
-    """The letters in the first cells of the tables of the notation, and of a chapter's own letters.
-
-    A chapter that names another one there has its letters as well.
-    """
+    """The letters in the first cells of the tables of a chapter."""
     texts = {chapter.stem: chapter.text for chapter in book.chapters}
-    stems = stem, "notation", *beside(texts.get(stem, ""))
+    stems = near(stem, texts.get(stem, ""))
     return set().union(*(letters_in(tables_of(one, texts.get(one, ""))) for one in stems))
 
 

@@ -67,10 +67,9 @@ class Reader:
             return
         if isinstance(value, ast.BoolOp) and _name(value.values[0]) == "given":
             return  # the letters of the way forward, which are arguments
-        start = len(lines)
+        start, single = len(lines), not isinstance(target, ast.Tuple)
         found = self._value(value, env, scope, lines)
-        single = not isinstance(target, ast.Tuple)
-        found = [found] if single else list(found.values()) if isinstance(found, dict) else list(found)
+        found = [found] if single else _several(found)
         if len(found) != len(names):
             raise Unread(f"{ast.unparse(target)} gets {len(found)} values")
         if isinstance(value, ast.Call):  # what the function called a letter is called otherwise here
@@ -140,14 +139,12 @@ class Reader:
                 continue
             match item.value:
                 case ast.Call(ast.Name("map"), [ast.Name(name), *several]):
-                    groups = [self._value(x, env, scope, lines) for x in several]
-                    groups = [list(x.values()) if isinstance(x, dict) else x for x in groups]
+                    groups = [_several(self._value(x, env, scope, lines)) for x in several]
                     out += [self._word(name, list(x)) for x in zip(*groups)]
                 case ast.Subscript(ast.Name("W"), _):
                     out.append(NONE)  # matrices of a layer, whose biases are left out
                 case _:
-                    found = self._value(item.value, env, scope, lines)
-                    out += list(found.values()) if isinstance(found, dict) else found
+                    out += _several(self._value(item.value, env, scope, lines))
         return out
 
     def _binary(self, op: ast.operator, a: tuple, b: tuple) -> tuple:
@@ -184,12 +181,10 @@ class Reader:
         """What another function returns; its lines come before."""
         inner: dict = dict(zip(inspect.signature(function).parameters, args)) | dict(given)
         for name, parameter in inspect.signature(function).parameters.items():
-            if name in inner:
-                continue
+            value = NONE if parameter.default is None else ("number", parameter.default)
             if name in env or parameter.default is parameter.empty:
-                inner[name] = env.get(name, ("name", name) if name in self.known else NONE)
-            else:
-                inner[name] = NONE if parameter.default is None else ("number", float(parameter.default))
+                value = env.get(name, ("name", name) if name in self.known else NONE)
+            inner.setdefault(name, value)
         found, out = self._run(function, inner, scope[1] + 1)
         lines += found
         return out
@@ -221,6 +216,11 @@ WORDS: dict = {
     **{name: (lambda form, x, like: NONE if like == NONE else x) for name in SUMMED},
     **{name: (lambda form, x, name=name: form.call(name, x)) for name in FUNCTIONS},
 }
+
+
+def _several(found: Any) -> list:
+    """What a tuple has, with names or without."""
+    return list(found.values() if isinstance(found, dict) else found)
 
 
 def _name(node: ast.expr) -> str:

@@ -17,9 +17,9 @@ from attnmath._words.arrays import is_exact
 from attnmath._words.tolerance import PAGE
 from attnmath.page.language.nodes import Inexact, Name, Node, PageError, Statement, claims
 from attnmath.page.scenes.cast import Cast, scope
+from attnmath.page.scenes.evaluate import is_rule
 from attnmath.page.scenes.scene import Scene
 from attnmath.page.scenes.values import detached, largest_gap
-from attnmath.page.scenes.vocabulary import is_rule
 from attnmath.page.verdicts.trial import Trial
 
 

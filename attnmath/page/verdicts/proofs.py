@@ -31,11 +31,7 @@ MOST_POINTS, MOST_ROOTS = 192, 5  # drawn, and taken, at most for a display in a
 
 
 class Wrong(AssertionError):
-    """A display that does not hold at a point, with the fault of the page."""
-
-    def __init__(self, error: PageError):
-        super().__init__(error.message)
-        self.error = error
+    """A display that does not hold at a point: its argument is the fault of the page."""
 
 
 DECIDED = ("=", "!=")  # of letters; what is less or more is no question in a finite field
@@ -99,7 +95,7 @@ class Exactly:
         except NotAlgebraic as error:
             raise Inexact("algebra", str(error)) from None
         except Wrong as wrong:
-            raise wrong.error from None
+            raise wrong.args[0] from None
 
     def _look_at_maxima(self, cast: Cast, setting: Setting, point: Point, run: Callable, error: PageError) -> None:
         """Inexact, if what fails with a constant for a maximum holds with the largest entry."""

@@ -121,13 +121,11 @@ def _trial(statements: tuple, scene: Scene) -> Trial:
 
 def _is_met(trial: Trial, statement: Statement) -> bool:
     """Whether a setting meets the conditions; sides of different shapes meet nothing."""
-    for condition in statement.conditions:
-        if condition.word == "within":
-            raise PageError("grammar", "a published formula has no bound", condition.start)
-    met = []
+    if bounds := [one.start for one in statement.conditions if one.word == "within"]:
+        raise PageError("grammar", "a published formula has no bound", bounds[0])
     try:
-        for frame in trial.frames(statement, ignore=True):
-            met.append(all(trial.holds(frame, c) for c in statement.conditions))
+        frames = trial.frames(statement, ignore=True)
+        met = [all(trial.holds(frame, condition) for condition in statement.conditions) for frame in frames]
     except Misfit:
         return False
     if any(met) and not all(met):
