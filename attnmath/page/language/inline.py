@@ -95,9 +95,8 @@ def in_code(code: str) -> str | None:
     code = code.replace("…", "...")
     if not code.isascii():
         return f"this is not code; put it into words, or {WRITE}"
-    if any(x in code for x in RELATIONS) and not re.fullmatch(r"\w+=", code):
-        return _not_python(code)
-    return None
+    is_relation = any(x in code for x in RELATIONS) and not re.fullmatch(r"\w+=", code)
+    return _not_python(code) if is_relation else None
 
 
 def in_fence(language: str, code: str) -> str | None:

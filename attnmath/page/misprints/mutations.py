@@ -142,8 +142,7 @@ def inverses(text: str, statements: tuple[Statement, ...]) -> Iterator[Misprint]
 
 def _ends(node: Node, text: str) -> bool:
     """No script follows, so that a transpose sign can."""
-    following = text[node.end : node.end + 14].lstrip()
-    return not following.startswith(("^", "_"))
+    return not text[node.end : node.end + 14].lstrip().startswith(("^", "_"))
 
 
 # ---- of what a display supposes, and of how much it allows -----------------------------------------

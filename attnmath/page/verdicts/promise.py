@@ -216,8 +216,7 @@ def refuse_other_cases(lines: list[RuleLine], trial: Trial) -> None:
     met: dict[Name, Counter] = defaultdict(Counter)
     first: dict[Name, RuleLine] = {}
     for line in lines:
-        conditions = line.statement.sides[len(line.statement.members) :]
-        names = {letter for side in conditions for letter in side.bare}
+        names = {letter for side in line.statement.sides[len(line.statement.members) :] for letter in side.bare}
         if first.setdefault(line.left, line) is line and not names & set(line.free):
             continue
         frames = trial.frames(line.statement)
