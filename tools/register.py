@@ -13,8 +13,8 @@ import yaml
 from mdit_py_plugins.anchors.index import slugify
 
 from attnmath.page.language.chapter import Fault, _markdown, read_chapter, read_text
-from attnmath.page.verdicts.book import Book
-from attnmath.page.verdicts.judge import verdict_or_fault
+from attnmath.page.verdicts.book import Book, found_or_fault
+from attnmath.page.verdicts.judge import judge
 
 KINDS = ("claim", "formula", "code", "question", "figure")
 VERDICTS = {
@@ -115,7 +115,7 @@ class Register:
         for name, entries in self.entries.items():
             for entry in entries:
                 text = read_text(str(entry.get("corrected", "")), f"chapters/{SOURCES[name].chapter}.md")
-                told = [*text.faults, *(verdict_or_fault(book, relation) for relation in text.asserted)]
+                told = [*text.faults, *(found_or_fault(judge, book, relation) for relation in text.asserted)]
                 found += [f"{entry['id']}: {fault}" for fault in told if isinstance(fault, Fault)]
         return found
 

@@ -23,7 +23,7 @@ try:
     from attnmath.page.ledger.rows import LISTED, Keys, Row, Shelf, completed, identity_faults, judged, survivors
     from attnmath.page.verdicts.book import Book, each_cast
     from attnmath.page.verdicts.labels import label_faults, posing, relation_counts, unrun
-    from attnmath.page.verdicts.proofs import proof_or_fault
+    from attnmath.page.verdicts.proofs import prove as prove_display
     from attnmath.page.verdicts.published import Refuted
 except ModuleNotFoundError as error:
     leave(error)
@@ -74,9 +74,7 @@ def check(book: Book, options, wanted: set[str]) -> bool:
     return bool(faults)
 
 
-def check_book(
-    book: Book, root: Path | None, wanted: set[str], shelf: Shelf | None = None
-) -> tuple[list[Row], list]:
+def check_book(book: Book, root: Path | None, wanted: set[str], shelf: Shelf | None = None) -> tuple[list, list]:
     """Every display of the chapters wanted, or of all; labels, functions, listings, tests."""
     faults = [fault for chapter in book.chapters for fault in chapter.faults]
     faults += label_faults(book, root, wanted) + unrun(book) + posing(book)
@@ -84,7 +82,7 @@ def check_book(
         faults = [f for f in faults if Path(str(f).partition(":")[0]).stem in wanted]
     faults = book.faults + faults
     displays = displays_of(book, wanted)
-    inline = [d for d in book.relations.values() if not wanted or Path(d.path).stem in wanted]
+    inline = [d for d in book.relations.values() if not wanted or d.stem in wanted]
     found = judged(book, root, displays + inline, shelf)
     faults += [one for one in found if isinstance(one, Fault)]
     return [one for one in found[: len(displays)] if isinstance(one, Row)], faults
@@ -95,7 +93,7 @@ def displays_of(book: Book, wanted: set[str]) -> list[Display]:
 
 
 def prove(book: Book, options, wanted: set[str]) -> bool:
-    found = each_cast(proof_or_fault, book, options.root, displays_of(book, wanted))
+    found = each_cast(prove_display, book, options.root, displays_of(book, wanted))
     faults = [one for one in found if isinstance(one, Fault)]
     print("\n".join([*map(str, faults), *summary([one for one in found if one not in faults])]))
     return bool(faults)
@@ -147,11 +145,9 @@ def ledger(book: Book, options, wanted: set[str]) -> bool:
 def differences(path: Path, text: str) -> list[str]:
     """The lines of the ledger that differ from those that were found now."""
     old = path.read_text(encoding="utf-8").split("\n") if path.exists() else []
-    return [
-        f"{path}:{number}: it says {was!r}, and {now!r} was found; run make ledger"
-        for number, (was, now) in enumerate(zip_longest(old, text.split("\n"), fillvalue=None), 1)
-        if was != now
-    ]
+    both = enumerate(zip_longest(old, text.split("\n"), fillvalue=None), 1)
+    return [f"{path}:{number}: it says {was!r}, and {now!r} was found; run make ledger"
+            for number, (was, now) in both if was != now]
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from attnmath.page.scenes.cast import full
+from attnmath.page.scenes.settings import full
 
 
 def dropped(values: dict, sizes: dict) -> None:

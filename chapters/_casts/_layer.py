@@ -1,18 +1,7 @@
 """A layer with heads, and its letters, from which other casts are made."""
 
-from attnmath.page.scenes.cast import (
-    Cast,
-    calm,
-    drawn,
-    empty_row,
-    last_row_empty,
-    made,
-    masked,
-    rows,
-    setting,
-    zero,
-    zero_at,
-)
+from attnmath.page.scenes.cast import Cast, drawn, made, rows
+from attnmath.page.scenes.settings import calm, empty_row, last_row_empty, masked, setting, zero, zero_at
 
 WEIGHTS = "W^Q, W^K, W^V, W^O, b^Q, b^K, b^V, b^O, B, gamma"
 INSIDE = "Q, K, V, A, P, O, Y"
@@ -27,9 +16,7 @@ no_query_bias, no_key_bias, no_value_bias = (zero_at(b, -1) for b in ("b^Q", "b^
 LAYER = Cast(
     name="layer",
     sizes=SIZES,
-    letters=drawn(f"X, Z, {WEIGHTS}")
-    | made(INSIDE, "eq:multihead_map")
-    | made("C", "prp:concatenation")
+    letters=drawn(f"X, Z, {WEIGHTS}") | made(INSIDE, "eq:multihead_map") | made("C", "prp:concatenation")
     | made("D", "prp:layer_statistic"),
     outputs=("Y",),
     rows=rows("q, k, v, o, x, y, z"),

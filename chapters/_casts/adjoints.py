@@ -1,6 +1,7 @@
 """The small example of the nine moves."""
 
-from attnmath.page.scenes.cast import Cast, drawn, made, three
+from attnmath.page.scenes.cast import Cast, drawn, made
+from attnmath.page.scenes.settings import three
 
 MOVES = Cast(
     name="moves",

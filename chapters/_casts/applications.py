@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from attnmath.page.scenes.cast import Cast, drawn, made, positive, setting, three
+from attnmath.page.scenes.cast import Cast, drawn, made, positive
+from attnmath.page.scenes.settings import setting, three
 
 
 def calm(values: dict, sizes: dict) -> None:

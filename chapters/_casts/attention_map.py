@@ -3,15 +3,13 @@
 import numpy as np
 
 from attnmath._words.arrays import default_scale
-from attnmath.page.scenes.cast import (
-    Cast,
-    Change,
+from attnmath.page.scenes.cast import Cast, drawn, made
+from attnmath.page.scenes.settings import (
     causal,
-    drawn,
     empty_row,
+    filling,
     hidden,
     last_row_empty,
-    made,
     setting,
     zero,
     zero_at,
@@ -24,13 +22,10 @@ def default(values: dict, sizes: dict) -> None:
     values["gamma"] = 0 * values["gamma"] + default_scale(sizes["d_k"], values["gamma"])
 
 
-def moved(*first: int) -> Change:
+@filling
+def moved(values: dict, sizes: dict, *first: int) -> None:
     """A permutation that begins with these keys, after which the others stay."""
-
-    def change(values: dict, sizes: dict) -> None:
-        values["Pi"] = np.eye(sizes["m"])[[*first, *range(len(first), sizes["m"])]]
-
-    return change
+    values["Pi"] = np.eye(sizes["m"])[[*first, *range(len(first), sizes["m"])]]
 
 
 def rolled(values: dict, sizes: dict) -> None:

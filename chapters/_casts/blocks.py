@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from attnmath.page.scenes.cast import Cast, drawn, full, made, positive, rows, setting, three
+from attnmath.page.scenes.cast import Cast, drawn, made, positive, rows
+from attnmath.page.scenes.settings import full, setting, three
 
 
 def probabilities(values: dict, sizes: dict) -> None:

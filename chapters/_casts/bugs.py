@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from attnmath.page.scenes.cast import drawn, empty_row, last_row_empty, masks, setting, zero, zero_at
+from attnmath.page.scenes.cast import drawn, masks
+from attnmath.page.scenes.settings import empty_row, last_row_empty, setting, zero, zero_at
 
 from ._head import HEAD
 

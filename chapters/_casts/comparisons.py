@@ -1,6 +1,7 @@
 """What attention is compared with: what else reads a sequence."""
 
-from attnmath.page.scenes.cast import Cast, drawn, made, positive, rows, setting, three, zero, zero_at
+from attnmath.page.scenes.cast import Cast, drawn, made, positive, rows
+from attnmath.page.scenes.settings import setting, three, zero, zero_at
 
 from ._layer import SELF
 
@@ -39,8 +40,7 @@ READING = Cast(
 RECURRENT = Cast(
     name="recurrent network",
     sizes={"d": 3, "d_u": 4, "d_v": 2},
-    letters=drawn("x, x', x'', W^X, W^S, W^O, b: 1 d_u")
-    | made("u, s, u', s', u'', s'', y, y', y''"),
+    letters=drawn("x, x', x'', W^X, W^S, W^O, b: 1 d_u") | made("u, s, u', s', u'', s'', y, y', y''"),
     outputs=("y", "y'", "y''"),
     settings=three(361, d=5, d_u=2, d_v=4),
 )
@@ -57,9 +57,7 @@ ONLINE = Cast(
 LINEAR_ATTENTION = Cast(
     name="linear attention",
     sizes={"n": 4, "d_k": 3, "d_v": 2},
-    letters=positive("Q, K")
-    | drawn("V")
-    | made("S: n d_k d_v, z: n d_k, O", "prp:linear_attention")
+    letters=positive("Q, K") | drawn("V") | made("S: n d_k d_v, z: n d_k, O", "prp:linear_attention")
     | made("D"),
     outputs=("O",),
     rows=rows("q, k, v, o"),

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from attnmath.page.scenes.cast import Cast, drawn, made, masks, positive, rows, setting, three
+from attnmath.page.scenes.cast import Cast, drawn, made, masks, positive, rows
+from attnmath.page.scenes.settings import setting, three
 
 
 def maps(values: dict, sizes: dict) -> None:

@@ -1,6 +1,7 @@
 """A decoder of two layers."""
 
-from attnmath.page.scenes.cast import Cast, drawn, empty_row, last_row_empty, made, masked, setting
+from attnmath.page.scenes.cast import Cast, drawn, made
+from attnmath.page.scenes.settings import empty_row, last_row_empty, masked, setting
 
 DECODER = Cast(
     name="decoder",

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from attnmath.page.scenes.cast import Cast, drawn, hidden, made, rows, setting, zero
+from attnmath.page.scenes.cast import Cast, drawn, made, rows
+from attnmath.page.scenes.settings import hidden, setting, zero
 
 
 def draws(values: dict, sizes: dict) -> None:
@@ -16,9 +17,7 @@ def draws(values: dict, sizes: dict) -> None:
 DROPOUT = Cast(
     name="dropout",
     sizes={"n": 4, "m": 5, "d_k": 3, "d_v": 2},
-    letters=drawn("Q, K, V, B, gamma, U, rho, R")
-    | made("A, P, O")
-    | made("r")
+    letters=drawn("Q, K, V, B, gamma, U, rho, R") | made("A, P, O") | made("r")
     | made("D", "prp:dropout_statistic"),
     outputs=("O",),
     rows=rows("v, o"),

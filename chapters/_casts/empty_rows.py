@@ -1,6 +1,7 @@
 """Rows whose scores are all equal."""
 
-from attnmath.page.scenes.cast import Cast, drawn, made, rows, three
+from attnmath.page.scenes.cast import Cast, drawn, made, rows
+from attnmath.page.scenes.settings import three
 
 EQUAL = Cast(
     name="equal scores",

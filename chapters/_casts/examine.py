@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from attnmath.page.scenes.cast import Cast, calm, drawn, hidden, made, rows, setting, zero, zero_at
+from attnmath.page.scenes.cast import Cast, drawn, made, rows
+from attnmath.page.scenes.settings import calm, hidden, setting, zero, zero_at
 
 
 def choices(values: dict, sizes: dict) -> None:

@@ -2,19 +2,8 @@
 
 import numpy as np
 
-from attnmath.page.scenes.cast import (
-    Cast,
-    divided,
-    drawn,
-    hidden,
-    made,
-    masked,
-    masked_before,
-    masks,
-    rows,
-    setting,
-    three,
-)
+from attnmath.page.scenes.cast import Cast, drawn, made, masks, rows
+from attnmath.page.scenes.settings import divided, hidden, masked, masked_before, setting, three
 
 from ._dropout import dropped, no_dropout
 
@@ -32,10 +21,7 @@ def tiled(values: dict, sizes: dict) -> None:
 TILES = Cast(
     name="tiles",
     sizes={"n": 5, "m": 7, "d_k": 3, "d_v": 6, "T": 2, "tile": 4},
-    letters=drawn("Q, K, V, B, gamma, c")
-    | masks("chi")
-    | drawn("R")
-    | made("A, s, N, L, O")
+    letters=drawn("Q, K, V, B, gamma, c") | masks("chi") | drawn("R") | made("A, s, N, L, O")
     | made("P", "eq:attention_map"),
     outputs=("O", "L"),
     rows=rows("o"),

@@ -1,6 +1,7 @@
 """The last step of a layer by itself, the layer, and groups of heads."""
 
-from attnmath.page.scenes.cast import Cast, drawn, empty_row, last_row_empty, made, setting, three
+from attnmath.page.scenes.cast import Cast, drawn, made
+from attnmath.page.scenes.settings import empty_row, last_row_empty, setting, three
 
 from ._layer import LAYER
 

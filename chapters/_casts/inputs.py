@@ -1,16 +1,15 @@
 """Self-attention, and its merged weights."""
 
-from attnmath.page.scenes.cast import Cast, calm, drawn, empty_row, last_row_empty, made, masked, rows, setting
+from attnmath.page.scenes.cast import Cast, drawn, made, rows
+from attnmath.page.scenes.settings import calm, empty_row, last_row_empty, masked, setting
 
 from . import _layer as layer
 
 SELF = Cast(
     name="self",
     sizes={"n": 5, "d": 7, "d_k": 3, "d_v": 4, "H": 2},
-    letters=drawn(f"X, {layer.WEIGHTS}")
-    | made(layer.INSIDE, "eq:self_attention")
-    | made("D", "prp:layer_statistic")
-    | made("X'"),
+    letters=drawn(f"X, {layer.WEIGHTS}") | made(layer.INSIDE, "eq:self_attention")
+    | made("D", "prp:layer_statistic") | made("X'"),
     outputs=("Y", "X'"),
     rows=rows("q, k, x, x'"),
     same=layer.SELF,

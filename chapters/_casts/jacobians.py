@@ -1,17 +1,7 @@
 """Full Jacobians of a head, and of self-attention."""
 
-from attnmath.page.scenes.cast import (
-    Cast,
-    calm,
-    drawn,
-    empty_row,
-    hidden,
-    last_row_empty,
-    made,
-    masked,
-    rows,
-    setting,
-)
+from attnmath.page.scenes.cast import Cast, drawn, made, rows
+from attnmath.page.scenes.settings import calm, empty_row, hidden, last_row_empty, masked, setting
 
 from . import _layer as layer
 from ._head import HEAD

@@ -1,25 +1,14 @@
 """Forward mode: a head with dropout and its log-sum-exp, and two directions at once."""
 
-from attnmath.page.scenes.cast import (
-    Cast,
-    drawn,
-    empty_row,
-    last_row_empty,
-    made,
-    masked,
-    masked_before,
-    rows,
-    setting,
-)
+from attnmath.page.scenes.cast import Cast, drawn, made, rows
+from attnmath.page.scenes.settings import empty_row, last_row_empty, masked, masked_before, setting
 
 from ._dropout import dropped, no_dropout
 
 FORWARD = Cast(
     name="forward mode",
     sizes={"n": 4, "m": 5, "d_k": 3, "d_v": 2},
-    letters=drawn("Q, K, V, B, gamma, R")
-    | made("A, P", "prp:dropout_map")
-    | made("L", "eq:logsumexp")
+    letters=drawn("Q, K, V, B, gamma, R") | made("A, P", "prp:dropout_map") | made("L", "eq:logsumexp")
     | made("O", "prp:dropout_map"),
     outputs=("O",),
     rows=rows("v, o"),
@@ -37,8 +26,7 @@ FORWARD = Cast(
 SECOND_TANGENT = Cast(
     name="two directions",
     sizes={"n": 4, "m": 5, "d_k": 3, "d_v": 2},
-    letters=drawn("Q, K, V, E^Q, E^K, E^V, B, gamma")
-    | made("A, P, O", "eq:attention_map")
+    letters=drawn("Q, K, V, E^Q, E^K, E^V, B, gamma") | made("A, P, O", "eq:attention_map")
     | made("U, sigma, F, Y"),
     outputs=("O", "Y"),
     constants=("E^Q", "E^K", "E^V", "B", "gamma"),

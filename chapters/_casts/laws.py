@@ -1,6 +1,7 @@
 """A head whose features are changed to others, and a layer after a step of training."""
 
-from attnmath.page.scenes.cast import divided, drawn, empty_row, last_row_empty, masked, setting, zero, zero_at
+from attnmath.page.scenes.cast import drawn
+from attnmath.page.scenes.settings import divided, empty_row, last_row_empty, masked, setting, zero, zero_at
 
 from ._head import HEAD
 from ._layer import LAYER, no_value_bias

@@ -8,35 +8,18 @@ from fractions import Fraction
 
 import numpy as np
 
-from attnmath.page.scenes.cast import (
-    Cast,
-    Change,
-    divided,
-    drawn,
-    empty_row,
-    full,
-    hidden,
-    made,
-    masks,
-    positive,
-    rows,
-    setting,
-    zero,
-    zero_at,
-)
+from attnmath.page.scenes.cast import Cast, drawn, made, masks, positive, rows
+from attnmath.page.scenes.settings import divided, empty_row, filling, full, hidden, setting, zero, zero_at
 
 from ._head import HEAD
 
 # ---- one head: how far its gradients reach ---------------------------------------------------
 
 
-def alike(letter: str, size: float = 1) -> Change:
+@filling
+def alike(values: dict, sizes: dict, letter: str, size: float = 1) -> None:
     """The first row, as often as there are rows, and so many times as large."""
-
-    def change(values: dict, sizes: dict) -> None:
-        values[letter] = np.tile(size * values[letter][:1], (len(values[letter]), 1))
-
-    return change
+    values[letter] = np.tile(size * values[letter][:1], (len(values[letter]), 1))
 
 
 def one_bias(values: dict, sizes: dict) -> None:
@@ -58,27 +41,21 @@ def halves(values: dict, sizes: dict) -> None:
     one_bias(values, sizes)
 
 
-def apart(size: float) -> Change:
+@filling
+def apart(values: dict, sizes: dict, size: float) -> None:
     """E pulls the two keys apart, along the queries, which are equal."""
-
-    def change(values: dict, sizes: dict) -> None:
-        values["gamma"] = np.full((1, 1), 2.0 if size > 1 else 0.375)
-        values["Q"], values["V"] = values["Q"] * size, values["V"] * size
-        values["E"] = 4 * size * np.outer([1, -1], values["Q"][0] / np.linalg.norm(values["Q"][0]))
-
-    return change
+    values["gamma"] = np.full((1, 1), 2.0 if size > 1 else 0.375)
+    values["Q"], values["V"] = values["Q"] * size, values["V"] * size
+    values["E"] = 4 * size * np.outer([1, -1], values["Q"][0] / np.linalg.norm(values["Q"][0]))
 
 
-def lengths(*of: float, but: int | None = None) -> Change:
+@filling
+def lengths(values: dict, sizes: dict, *of: float, but: int | None = None) -> None:
     """Queries of these lengths in one direction; one of them has a bias of its own."""
-
-    def change(values: dict, sizes: dict) -> None:
-        values["Q"] = np.outer(of, values["Q"][0])
-        if but is not None:
-            values["B"][but] += [2.0, 0.0]
-        values["E"] = np.outer([1, -1], values["Q"][0])
-
-    return change
+    values["Q"] = np.outer(of, values["Q"][0])
+    if but is not None:
+        values["B"][but] += [2.0, 0.0]
+    values["E"] = np.outer([1, -1], values["Q"][0])
 
 
 def longest(values: dict, sizes: dict) -> None:
@@ -121,26 +98,23 @@ def unseen(values: dict, sizes: dict) -> None:
     values["M"][0] = 0
 
 
-def opposite(t: float, gamma: float, m: float, w: float, queries: int = 2) -> Change:
+@filling
+def opposite(values: dict, sizes: dict, t: float, gamma: float, m: float, w: float, queries: int = 2) -> None:
     """Tokens e and -e of length t, which all queries like alike; the last token is hidden.
 
     M exchanges the direction e with one that is perpendicular, and w is what becomes of e.
     """
-
-    def change(values: dict, sizes: dict) -> None:
-        n = len(values["E"])
-        e, f = np.zeros((2, sizes["d"]), dtype=object)
-        e[:2] = Fraction(3, 5), Fraction(4, 5)
-        f[:2] = Fraction(-4, 5), Fraction(3, 5)
-        values["E"][:] = np.outer(np.resize([1, -1], n), e)
-        values["E"][-1] = values["E"][-1] / 4
-        values["B"] = np.full((n, n), -np.inf)
-        values["B"][:queries, :2] = 0.75
-        values["M"][:] = Fraction(m) * (np.outer(e, f) + np.outer(f, e))
-        values["t"], values["gamma"] = np.full((1, 1), t), np.full((1, 1), gamma)
-        values["W^V"][:] = Fraction(w) * np.outer(e, np.arange(sizes["d_v"]) == 0)
-
-    return change
+    n = len(values["E"])
+    e, f = np.zeros((2, sizes["d"]), dtype=object)
+    e[:2] = Fraction(3, 5), Fraction(4, 5)
+    f[:2] = Fraction(-4, 5), Fraction(3, 5)
+    values["E"][:] = np.outer(np.resize([1, -1], n), e)
+    values["E"][-1] = values["E"][-1] / 4
+    values["B"] = np.full((n, n), -np.inf)
+    values["B"][:queries, :2] = 0.75
+    values["M"][:] = Fraction(m) * (np.outer(e, f) + np.outer(f, e))
+    values["t"], values["gamma"] = np.full((1, 1), t), np.full((1, 1), gamma)
+    values["W^V"][:] = Fraction(w) * np.outer(e, np.arange(sizes["d_v"]) == 0)
 
 
 # Scores that do not depend on the tokens; only one query may attend to anything.

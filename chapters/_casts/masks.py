@@ -4,18 +4,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from attnmath.page.scenes.cast import Cast, Change, counts, drawn, made, masks, rows, setting, three
+from attnmath.page.scenes.cast import Cast, counts, drawn, made, masks, rows
+from attnmath.page.scenes.settings import Change, Setting, filling, setting, three
 
 
-def allowed(fits: Callable, letter: str = "chi", align: str = "lower right") -> Change:
+@filling
+def allowed(values: dict, sizes: dict, fits: Callable, letter: str = "chi", align: str = "lower right") -> None:
     """A mask: 1 where the place of the query and that of the key fit."""
-
-    def change(values: dict, sizes: dict) -> None:
-        n, m = sizes["n"], sizes["m"]
-        place = np.arange(n)[:, None] + (m - n if align == "lower right" else 0)
-        values[letter] = fits(np.arange(m)[None, :], place, sizes).astype(float)
-
-    return change
+    n, m = sizes["n"], sizes["m"]
+    place = np.arange(n)[:, None] + (m - n if align == "lower right" else 0)
+    values[letter] = fits(np.arange(m)[None, :], place, sizes).astype(float)
 
 
 causal = allowed(lambda j, place, sizes: j <= place)
@@ -56,16 +54,21 @@ def keeps_a_key(values: dict, sizes: dict) -> None:
     values["chi"][:, -1] = 0
 
 
+def three_orders(seed: int, *changes: Change, tall: dict, square: dict) -> tuple[Setting, ...]:
+    """More keys than queries, as the cast says; more queries than keys; as many."""
+    return (
+        setting("n < m", seed, *changes),
+        setting("n > m", seed + 1, *changes, **tall),
+        setting("n = m", seed + 2, *changes, **square),
+    )
+
+
 CAUSAL = Cast(
     name="causal mask",
     sizes={"n": 4, "m": 6},
     letters=masks("chi, chi'"),
     names={"chi": "mask"},
-    settings=(
-        setting("n < m", 201, causal, causal_from_the_left),
-        setting("n > m", 202, causal, causal_from_the_left, n=6, m=4),
-        setting("n = m", 203, causal, causal_from_the_left, n=5, m=5),
-    ),
+    settings=three_orders(201, causal, causal_from_the_left, tall={"n": 6, "m": 4}, square={"n": 5, "m": 5}),
 )
 
 WINDOW = Cast(
@@ -73,11 +76,7 @@ WINDOW = Cast(
     sizes={"n": 4, "m": 6, "w": 2},
     letters=masks("chi"),
     names={"chi": "mask"},
-    settings=(
-        setting("n < m", 211, window),
-        setting("n > m", 212, window, n=6, m=4, w=3),
-        setting("n = m", 213, window, n=5, m=5, w=2),
-    ),
+    settings=three_orders(211, window, tall={"n": 6, "m": 4, "w": 3}, square={"n": 5, "m": 5, "w": 2}),
 )
 
 PADDING = Cast(
@@ -97,11 +96,7 @@ DOCUMENTS = Cast(
     sizes={"n": 4, "m": 6},
     letters=counts("phi, psi") | masks("chi"),
     names={"chi": "mask", "phi": "documents", "psi": "documents_of_keys"},
-    settings=(
-        setting("n < m", 231, documents),
-        setting("n > m", 232, documents, n=7, m=5),
-        setting("n = m", 233, documents, n=6, m=6),
-    ),
+    settings=three_orders(231, documents, tall={"n": 7, "m": 5}, square={"n": 6, "m": 6}),
 )
 
 BIAS = Cast(
@@ -125,8 +120,7 @@ REORDERED = {"n": 5, "m": 3, "d_k": 2, "d_v": 4}
 MASKED = Cast(
     name="masked head",
     sizes={"n": 4, "m": 5, "d_k": 3, "d_v": 2},
-    letters=drawn("Q, K, V, gamma") | masks("chi") | drawn("B")
-    | made("A', P', P, O") | made("O'") | made("r"),
+    letters=drawn("Q, K, V, gamma") | masks("chi") | drawn("B") | made("A', P', P, O") | made("O'") | made("r"),
     outputs=("O", "O'"),
     rows=rows("k, v, o, o'"),
     settings=(

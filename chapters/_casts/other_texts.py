@@ -5,7 +5,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from attnmath.page.scenes.cast import Cast, drawn, hidden, made, rows, setting
+from attnmath.page.scenes.cast import Cast, drawn, made, rows
+from attnmath.page.scenes.settings import hidden, setting
 
 
 def maxima(values: dict, sizes: dict) -> None:

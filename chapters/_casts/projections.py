@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from attnmath.page.scenes.cast import Cast, drawn, made, three
+from attnmath.page.scenes.cast import Cast, drawn, made
+from attnmath.page.scenes.settings import three
 
 LINEAR = Cast(
     name="linear",

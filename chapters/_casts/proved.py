@@ -1,6 +1,7 @@
 """Scores, and what their exponentials do."""
 
-from attnmath.page.scenes.cast import Cast, drawn, three
+from attnmath.page.scenes.cast import Cast, drawn
+from attnmath.page.scenes.settings import three
 
 PROVED = Cast(
     name="proved",

@@ -3,19 +3,8 @@
 import numpy as np
 
 from attnmath._formulas.softmax import softmax
-from attnmath.page.scenes.cast import (
-    Cast,
-    Change,
-    calm,
-    drawn,
-    empty_row,
-    hidden,
-    made,
-    masked,
-    masks,
-    rows,
-    setting,
-)
+from attnmath.page.scenes.cast import Cast, drawn, made, masks, rows
+from attnmath.page.scenes.settings import calm, empty_row, filling, hidden, masked, setting
 
 from . import _layer as layer
 
@@ -40,34 +29,26 @@ def two_of_one_value(values: dict, sizes: dict) -> None:
     values["V"][2] = values["V"][1]
 
 
-def value_of_the_mean(key: int) -> Change:
+@filling
+def value_of_the_mean(values: dict, sizes: dict, key: int) -> None:
     """The value of this key is the mean of all, as the last query reads them."""
-
-    def change(values: dict, sizes: dict) -> None:
-        Q, K, V, B, gamma = (values[name] for name in ("Q", "K", "V", "B", "gamma"))
-        P = softmax(gamma * (Q[-1:] @ K.T) + B[-1:])
-        rest = np.arange(len(V)) != key
-        V[key] = (P[0, rest] @ V[rest]) / (1 - P[0, key])
-
-    return change
+    Q, K, V, B, gamma = (values[name] for name in ("Q", "K", "V", "B", "gamma"))
+    P = softmax(gamma * (Q[-1:] @ K.T) + B[-1:])
+    rest = np.arange(len(V)) != key
+    V[key] = (P[0, rest] @ V[rest]) / (1 - P[0, key])
 
 
-def silent(head: int) -> Change:
+@filling
+def silent(values: dict, sizes: dict, head: int) -> None:
     """Every head but one speaks."""
-
-    def change(values: dict, sizes: dict) -> None:
-        values["chi"] = 1.0 * (np.arange(sizes["H"]) != head)[:, None, None]
-
-    return change
+    values["chi"] = 1.0 * (np.arange(sizes["H"]) != head)[:, None, None]
 
 
 REMOVAL = Cast(
     name="a head without a key",
     sizes={"n": 4, "m": 5, "d_k": 3, "d_v": 2},
-    letters=drawn("Q, K, V, B, U, gamma, c")
-    | made("A, P, L, O", "eq:attention_map")
-    | made("D", "prp:row_statistic")
-    | made("hat P, hat O"),
+    letters=drawn("Q, K, V, B, U, gamma, c") | made("A, P, L, O", "eq:attention_map")
+    | made("D", "prp:row_statistic") | made("hat P, hat O"),
     outputs=("O",),
     rows=rows("q, k, v, o, a, p, u, hat p, hat o"),
     constants=("U",),

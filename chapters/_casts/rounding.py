@@ -3,7 +3,8 @@
 import numpy as np
 
 from attnmath import rounding
-from attnmath.page.scenes.cast import Change, causal, drawn, hidden, positive, setting
+from attnmath.page.scenes.cast import drawn, positive
+from attnmath.page.scenes.settings import causal, filling, hidden, setting
 from attnmath.rounding.bounds import read_inputs, weight_bounds
 from attnmath.rounding.formats import model
 from attnmath.rounding.heads import stepwise_head
@@ -13,24 +14,21 @@ from ._head import HEAD
 INPUTS = ("Q", "K", "V", "B", "gamma")
 
 
-def in_format(dtype: str) -> Change:
+@filling
+def in_format(values: dict, sizes: dict, dtype: str) -> None:
     """Inputs in the format, a head that rounds every step to it, and the bounds for that."""
-
-    def change(values: dict, sizes: dict) -> None:
-        for name in INPUTS:
-            values[name] = rounding.nearest(values[name], dtype)
-        Q, K, V, B, gamma = (values[name] for name in INPUTS)
-        f = model("", dtype, None, True)
-        w = weight_bounds(f, read_inputs("", Q=Q, K=K, V=V, B=B, gamma=gamma.item(), R=None))
-        bound = rounding.attention(Q, K, V, B, gamma.item(), dtype=dtype)
-        O, L, _ = stepwise_head(np.ones_like(values["hat O"]), Q, K, V, B, gamma.item(), dtype)
-        values["u"] = np.array([[f.sums]])
-        values["t"] = values["u"] * (sizes["m"] + 9)
-        values["eta"], values["bar P"] = np.where(np.isinf(B), 0, w.eta), w.P_off
-        values["bar O"], values["bar L"] = bound.O, bound.L[:, None]
-        values["hat O"], values["hat L"] = O, L[:, None]
-
-    return change
+    for name in INPUTS:
+        values[name] = rounding.nearest(values[name], dtype)
+    Q, K, V, B, gamma = (values[name] for name in INPUTS)
+    f = model("", dtype, None, True)
+    w = weight_bounds(f, read_inputs("", Q=Q, K=K, V=V, B=B, gamma=gamma.item(), R=None))
+    bound = rounding.attention(Q, K, V, B, gamma.item(), dtype=dtype)
+    O, L, _ = stepwise_head(np.ones_like(values["hat O"]), Q, K, V, B, gamma.item(), dtype)
+    values["u"] = np.array([[f.sums]])
+    values["t"] = values["u"] * (sizes["m"] + 9)
+    values["eta"], values["bar P"] = np.where(np.isinf(B), 0, w.eta), w.P_off
+    values["bar O"], values["bar L"] = bound.O, bound.L[:, None]
+    values["hat O"], values["hat L"] = O, L[:, None]
 
 
 def far(values: dict, sizes: dict) -> None:

@@ -2,18 +2,8 @@
 
 from dataclasses import replace
 
-from attnmath.page.scenes.cast import (
-    Cast,
-    calm,
-    divided,
-    drawn,
-    empty_row,
-    last_row_empty,
-    made,
-    masked,
-    rows,
-    setting,
-)
+from attnmath.page.scenes.cast import Cast, drawn, made, rows
+from attnmath.page.scenes.settings import calm, divided, empty_row, last_row_empty, masked, setting
 
 from ._dropout import dropped, no_dropout
 from ._layer import LAYER, no_biases
@@ -29,10 +19,8 @@ def first_whole(values: dict, sizes: dict) -> None:
 BACKWARD = Cast(
     name="back through the backward pass",
     sizes={"n": 4, "m": 5, "d_k": 3, "d_v": 2},
-    letters=drawn("Q, K, V, B, gamma, R")
-    | made("A, P, O", "prp:dropout_map")
-    | made("D", "prp:dropout_statistic")
-    | made("psi"),
+    letters=drawn("Q, K, V, B, gamma, R") | made("A, P, O", "prp:dropout_map")
+    | made("D", "prp:dropout_statistic") | made("psi"),
     outputs=("O",),
     rows=rows("q, k, v, o, a, b, p"),
     constants=("B", "gamma", "R"),

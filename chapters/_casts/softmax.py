@@ -1,6 +1,7 @@
 """Scores, one row of them, and a temperature."""
 
-from attnmath.page.scenes.cast import Cast, drawn, hidden, made, positive, setting
+from attnmath.page.scenes.cast import Cast, drawn, made, positive
+from attnmath.page.scenes.settings import hidden, setting
 
 in_the_row = hidden("a", (0, -2))
 in_the_table = hidden("A", (1, 1), (-1, 0))

@@ -1,6 +1,7 @@
 """The first source, in its letters: denominators of its own, with a small number added."""
 
-from attnmath.page.scenes.cast import Cast, full, made, positive, setting, zero
+from attnmath.page.scenes.cast import Cast, made, positive
+from attnmath.page.scenes.settings import full, setting, zero
 
 from ._wide import GENERIC, INSIDE, REORDERED, WIDE, light, masked, small
 

@@ -2,19 +2,17 @@
 
 import numpy as np
 
-from attnmath.page.scenes.cast import Cast, Change, divided, drawn, made, setting
+from attnmath.page.scenes.cast import Cast, drawn, made
+from attnmath.page.scenes.settings import divided, filling, setting
 
 small = divided(2, "lambda")  # so that no weight is almost 1
 
 
-def reading(chi: float, *order: int) -> Change:
+@filling
+def reading(values: dict, sizes: dict, chi: float, *order: int) -> None:
     """The softmax of each row (1) or of each column (0), and a permutation."""
-
-    def change(values: dict, sizes: dict) -> None:
-        values["Pi"] = np.eye(sizes["m"])[list(order)]
-        values["chi"] = np.full((1, 1), float(chi))
-
-    return change
+    values["Pi"] = np.eye(sizes["m"])[list(order)]
+    values["chi"] = np.full((1, 1), float(chi))
 
 
 OTHER_SIZES = {"n": 3, "m": 2, "d_k": 4, "d_v": 5}

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from attnmath.page.scenes.cast import Cast, Change, drawn, made, rows, setting, three
+from attnmath.page.scenes.cast import Cast, drawn, made, rows
+from attnmath.page.scenes.settings import Change, filling, setting, three
 
 from ._layer import SELF
 
@@ -37,13 +38,10 @@ def even(values: dict, sizes: dict) -> None:
     values["X"] = values["X"] / 8 + np.eye(*values["X"].shape)
 
 
-def lower_rank(letter: str) -> Change:
+@filling
+def lower_rank(values: dict, sizes: dict, letter: str) -> None:
     """The last column of a weight is its first."""
-
-    def change(values: dict, sizes: dict) -> None:
-        values[letter][:, -1] = values[letter][:, 0]
-
-    return change
+    values[letter][:, -1] = values[letter][:, 0]
 
 
 def of_sizes(seed: int, n: int, d: int, d_k: int, *changes: Change):

@@ -6,7 +6,8 @@ import numpy as np
 
 from attnmath._formulas.softmax import softmax
 from attnmath._words.arrays import default_scale
-from attnmath.page.scenes.cast import Cast, Change, drawn, full, made, rows, setting, zero
+from attnmath.page.scenes.cast import Cast, drawn, made, rows
+from attnmath.page.scenes.settings import filling, full, setting, zero
 
 from ._wide import GENERIC, INPUTS, INSIDE, REORDERED, WIDE, light, masked, small
 from .inputs import SELF
@@ -91,20 +92,17 @@ ANSWER = Cast(
 # ---- the answer's A in its formula for the values --------------------------------------------
 
 
-def read_as(reading: str) -> Change:
+@filling
+def read_as(values: dict, sizes: dict, reading: str) -> None:
     """A is the scores of all heads side by side, or their weights, or their mean tokens."""
-
-    def change(values: dict, sizes: dict) -> None:
-        scale, pairs = default_scale(sizes["d_k"], values["x"]), zip(values["W^Q"], values["W^K"])
-        parts = [scale * (values["x"] @ q @ (values["z"] @ k).T) for q, k in pairs]
-        if reading != "scores":
-            parts = [softmax(A) for A in parts]
-        if reading == "tokens":
-            parts = [P @ values["z"] for P in parts]
-        values["A"] = np.hstack(parts)
-        values["N"] = np.eye(sizes["H*d_v"]).reshape(values["N"].shape)
-
-    return change
+    scale, pairs = default_scale(sizes["d_k"], values["x"]), zip(values["W^Q"], values["W^K"])
+    parts = [scale * (values["x"] @ q @ (values["z"] @ k).T) for q, k in pairs]
+    if reading != "scores":
+        parts = [softmax(A) for A in parts]
+    if reading == "tokens":
+        parts = [P @ values["z"] for P in parts]
+    values["A"] = np.hstack(parts)
+    values["N"] = np.eye(sizes["H*d_v"]).reshape(values["N"].shape)
 
 
 scores, weights, tokens = map(read_as, ("scores", "weights", "tokens"))

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from attnmath.page.scenes.cast import Cast, divided, drawn, hidden, made, masks, rows, setting, three
+from attnmath.page.scenes.cast import Cast, drawn, made, masks, rows
+from attnmath.page.scenes.settings import divided, hidden, setting, three
 
 
 def dropped(values: dict, sizes: dict) -> None:

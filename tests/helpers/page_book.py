@@ -3,7 +3,8 @@
 import numpy as np
 
 from attnmath.page.language.chapter import read_text
-from attnmath.page.scenes.cast import Cast, Letter, Setting
+from attnmath.page.scenes.cast import Cast, Letter
+from attnmath.page.scenes.settings import Setting
 from attnmath.page.verdicts.book import Book
 
 

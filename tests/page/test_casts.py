@@ -10,11 +10,12 @@ from attnmath.page.language import letters
 from attnmath.page.language.chapter import Fault, read_text
 from attnmath.page.ledger.ledger import hashes
 from attnmath.page.ledger.rows import Keys
-from attnmath.page.scenes.cast import Cast, drawn, made, positive, rows, setting, three
+from attnmath.page.scenes.cast import Cast, drawn, made, positive, rows
 from attnmath.page.scenes.casts import FOLDER, repeated, written
+from attnmath.page.scenes.settings import setting, three
 from attnmath.page.verdicts import book as pool
 from attnmath.page.verdicts.book import Book
-from attnmath.page.verdicts.judge import judge, verdict_or_fault
+from attnmath.page.verdicts.judge import judge
 
 ROOT = Path(__file__).parents[2]
 NOTATION = r"""
@@ -33,7 +34,8 @@ $$ dQ = c\, dA\, K $$ (prp:back)
 
 $$ b A + b A = 2 b A $$ (prp:twice)
 """
-CASTS = """from attnmath.page.scenes.cast import Cast, drawn, made, three
+CASTS = """from attnmath.page.scenes.cast import Cast, drawn, made
+from attnmath.page.scenes.settings import three
 
 SCORES = Cast(
     name="scores",
@@ -83,22 +85,22 @@ FORGOTTEN = {
     "the tuple": (("page.py", "CASTS = ", "CAST = "), "chapters/_casts/page.py:1:1: a file of casts has CASTS, a tuple of"
                   " casts, or of the names of casts of other chapters"),
     "a letter": (("page.py", "Q, K, b, c", "Q, K, c"), "chapters/page.md:7:4: prp:twice: letter: b is not in the cast"
-                 " 'scores'; it is written in chapters/_casts/page.py:4"),
-    "a letter of a definition": (("page.py", "Q, K, b, c", "Q, K, b"), "chapters/_casts/page.py:4:1: no display of"
+                 " 'scores'; it is written in chapters/_casts/page.py:5"),
+    "a letter of a definition": (("page.py", "Q, K, b, c", "Q, K, b"), "chapters/_casts/page.py:5:1: no display of"
                                  " chapters/page.md defines A of the cast 'scores': write which label does; in prp:scores,"
-                                 " c is not in the cast 'scores'; it is written in chapters/_casts/page.py:4"),
-    "a line of a table": (("notation.md", "$b$, $c$ |", "$b$ |"), "chapters/_casts/page.py:4:1: c has no line with a shape"
+                                 " c is not in the cast 'scores'; it is written in chapters/_casts/page.py:5"),
+    "a line of a table": (("notation.md", "$b$, $c$ |", "$b$ |"), "chapters/_casts/page.py:5:1: c has no line with a shape"
                           " in a table of letters: write it there, or here, in the cast 'scores'"),
-    "a shape": (("notation.md", "number", "a number, or two"), "chapters/_casts/page.py:4:1: b has no line with a shape"
+    "a shape": (("notation.md", "number", "a number, or two"), "chapters/_casts/page.py:5:1: b has no line with a shape"
                 " in a table of letters: write it there, or here, in the cast 'scores'"),
-    "a definition": (("page.md", "A = c", "A + A = 2 c"), "chapters/_casts/page.py:4:1: no display of chapters/page.md"
+    "a definition": (("page.md", "A = c", "A + A = 2 c"), "chapters/_casts/page.py:5:1: no display of chapters/page.md"
                      " defines A of the cast 'scores': write which label does"),
     "the chapter": (("pages.py", None, "CASTS = ()"), "chapters/_casts/pages.py:1:1: there is no chapter pages.md"),
     "a cast that is named": (("page.py", "CASTS = (SCORES,)", 'CASTS = ("score",)'), "chapters/_casts/page.py:1:1: no"
                              " chapter has a cast 'score'"),
-    "that a table has it": (("page.py", "b, c", "b, c: number"), "chapters/_casts/page.py:4:1: c of the cast"
+    "that a table has it": (("page.py", "b, c", "b, c: number"), "chapters/_casts/page.py:5:1: c of the cast"
                             " 'scores' has this shape in a table of letters: do not repeat it"),
-    "a size": (("page.py", '"m": 5, ', ""), "chapters/_casts/page.py:4:1: K has the size m, of which the cast 'scores'"
+    "a size": (("page.py", '"m": 5, ', ""), "chapters/_casts/page.py:5:1: K has the size m, of which the cast 'scores'"
                " says nothing"),
 }
 
@@ -293,7 +295,7 @@ def test_a_shared_file_has_no_chapter_and_its_casts_have_their_place(root):
     (root / FOLDER / "more.py").write_text('CASTS = ("scores",)\n')
     book = Book.at(root)
     assert book.casts["page"] == book.casts["more"] and set(book.casts) == {"page", "more"}
-    assert book.casts["more"][0].file == "chapters/_casts/_shared.py:4"
+    assert book.casts["more"][0].file == "chapters/_casts/_shared.py:5"
 
 
 def test_the_ledger_is_stale_after_a_cast_or_a_table_has_changed(root):
@@ -311,5 +313,5 @@ def test_the_ledger_is_stale_after_a_cast_or_a_table_has_changed(root):
 def test_processes_that_are_not_forked_have_the_casts_too(root, monkeypatch):
     monkeypatch.setattr(pool, "FORKS", False)
     book = Book.at(root)
-    found = pool.each_cast(verdict_or_fault, book, root, list(book.displays.values()))
+    found = pool.each_cast(judge, book, root, list(book.displays.values()))
     assert [one.display.label for one in found] == ["prp:scores", "prp:back", "prp:twice"]

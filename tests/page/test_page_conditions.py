@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from attnmath.page.language.chapter import Fault, read_text
-from attnmath.page.scenes.cast import Letter, Setting
+from attnmath.page.scenes.cast import Letter
+from attnmath.page.scenes.settings import Setting
 from attnmath.page.verdicts.book import Book
 from attnmath.page.verdicts.judge import judge
 from page_book import HEAD, PAGE, book, last

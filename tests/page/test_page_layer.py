@@ -12,9 +12,10 @@ from attnmath.page.language.nodes import PageError
 from attnmath.page.language.syntax import parse
 from attnmath.page.misprints.misprints import tally
 from attnmath.page.scenes.carried import NumPyScene
-from attnmath.page.scenes.cast import Cast, Letter, Setting
+from attnmath.page.scenes.cast import Cast, Letter
 from attnmath.page.scenes.evaluate import Frame
 from attnmath.page.scenes.oracles import TorchScene
+from attnmath.page.scenes.settings import Setting
 from attnmath.page.scenes.values import detached
 from attnmath.page.verdicts.book import Book
 from attnmath.page.verdicts.judge import judge

@@ -10,7 +10,8 @@ from attnmath.page import __main__ as command
 from attnmath.page.ledger import rows
 from attnmath.page.misprints.misprints import tally
 
-CASTS = """from attnmath.page.scenes.cast import Cast, drawn, made, setting
+CASTS = """from attnmath.page.scenes.cast import Cast, drawn, made
+from attnmath.page.scenes.settings import setting
 
 SCORES = Cast(
     name="scores",

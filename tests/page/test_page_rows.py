@@ -185,7 +185,7 @@ def test_no_other_file_is_run_than_those_of_the_key(whole, label):
     known = files_known(book, display)
 
     def work():
-        rows.verdict_or_fault(book, display, True)
+        rows.judge(book, display, True)
         *_, wrong = rows.proof_and_misprints([], book, display)
         assert wrong == []
 
@@ -196,7 +196,7 @@ def test_a_key_without_functions_is_found(whole, monkeypatch):
     book = Book(whole.chapters, whole.casts)
     monkeypatch.setattr(Keys, "functions", lambda self, texts: [])
     display = book.displays["eq:linear_vjp"]
-    run = files_run(lambda: rows.verdict_or_fault(book, display, True))
+    run = files_run(lambda: rows.judge(book, display, True))
     assert {path.name for path in run - files_known(book, display)} >= {"projections.py"}
 
 

@@ -5,5 +5,5 @@ inline   what a formula among words, and the words, may be made of
 cells    what a code cell may do, and the numbers that a caption's cell asserts
 syntax   from the LaTeX of a display to statements
 nodes    what a display is made of, written anew with definitions put in
-letters  the tables of letters, and which index runs over what
+letters  the tables of letters
 """

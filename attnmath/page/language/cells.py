@@ -31,14 +31,18 @@ def shown(tags: list, source: str) -> list[str]:
     """The function whose source a cell shows: its last line is show(name)."""
     if any(re.match("remove-|hide-output", str(tag)) for tag in tags):
         return []
-    try:
-        last = ast.parse(source).body[-1:]
-    except SyntaxError:
-        return []
-    match last:
+    match _program(source).body[-1:]:
         case [ast.Expr(ast.Call(ast.Name("show"), [ast.Name(name) | ast.Attribute(attr=name)]))]:
             return [name]
     return []
+
+
+def _program(source: str) -> ast.Module:
+    """A cell's program; nothing, of what cannot be run."""
+    try:
+        return ast.parse(source)
+    except SyntaxError:
+        return ast.Module([], [])
 
 
 def refused(source: str) -> Iterator[tuple[int, str, str]]:
@@ -47,10 +51,7 @@ def refused(source: str) -> Iterator[tuple[int, str, str]]:
         words = match[0].strip()
         line = source[: match.start() + match[0].index(words[0])].count("\n") + 1
         yield line, words, f"{words} can show what is not run; print it, draw it, or use show or as_table"
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        return
+    tree = _program(source)
     for name, line in _bound(tree):
         if name in TAKEN:
             yield line, name, f"{name} has a meaning of its own, in {TAKEN[name]}; choose another name"
@@ -148,9 +149,7 @@ def numbers(caption: str) -> list[tuple[str, float, str]]:
         if m["power"]:
             x = x * 10.0 ** int(m["power"]) if m["base"] else x ** int(m["power"])
         found.append((m[0], x / float(m["below"] or 1), (m["unit"] or "").strip()))
-    for m in IN_WORDS.finditer(text):
-        found.append((m[0], _value(m), (m["unit"] or "").strip()))
-    return found
+    return found + [(m[0], _value(m), (m["unit"] or "").strip()) for m in IN_WORDS.finditer(text)]
 
 
 def _value(m: re.Match) -> float:
@@ -166,10 +165,7 @@ def _value(m: re.Match) -> float:
 
 def unasserted(caption: str, source: str) -> list[str]:
     """The numbers of a caption, as they stand there, that the cell does not assert."""
-    try:
-        known = asserted(ast.parse(source))
-    except SyntaxError:
-        known = set()
+    known = asserted(_program(source))
     found = ((words.strip(), {_rounded(y) for y in _forms(x, unit)}) for words, x, unit in numbers(caption))
     return [words for words, forms in found if not known & forms]
 
@@ -178,10 +174,10 @@ def asserted(cell: ast.Module) -> set[float]:
     """The numbers in a cell's assertions, and in what it makes their names of."""
     claims = [part for node in ast.walk(cell) if isinstance(node, ast.Assert) for part in _claims(node.test)]
     made = [pair for node in ast.walk(cell) for pair in _makes(node)]
-    used = set().union(*map(_names, claims)) if claims else set()
+    used: set[str] = set().union(*map(_names, claims))
     while True:
         found = [value for names, value in made if names & used]
-        more = used.union(*map(_names, found)) if found else used
+        more = used.union(*map(_names, found))
         if more == used:
             return {_rounded(x) for node in [*claims, *found] for x in _constants(node)}
         used = more

@@ -5,9 +5,10 @@ set as mathematics in any other way is refused: only what is listed here is acce
 """
 
 import re
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 from markdown_it import MarkdownIt
@@ -22,20 +23,11 @@ from mdit_py_plugins.myst_blocks import myst_block_plugin
 from mdit_py_plugins.myst_role import myst_role_plugin
 
 from attnmath.page.language.cells import refused, shown, unasserted
-from attnmath.page.language.inline import (
-    COMMENT,
-    DISPLAYED,
-    MADE,
-    WRITE,
-    in_fence,
-    in_words,
-    is_hypothesis,
-    states,
-    unread,
-)
+from attnmath.page.language.inline import COMMENT, WRITE, in_fence, in_words, is_hypothesis, states, unread
 from attnmath.page.language.nodes import PageError, Statement
 from attnmath.page.language.syntax import parse
 
+MADE = ("ledger", "errata", "sources", "museum")  # made of what was run, and compared to the byte
 LABELLED = ("eq", "why", "prp", "err")
 LABEL = re.compile(rf"({'|'.join(LABELLED)}):[A-Za-z]\w*")
 PROSE = ("note", "tip", "warning", "important", "admonition", "dropdown", "exercise", "solution",
@@ -69,6 +61,10 @@ class Display:
     lines: tuple[str, ...]  # the file's lines, for columns
 
     @property
+    def stem(self) -> str:
+        return Path(self.path).stem
+
+    @property
     def kind(self) -> str:
         return self.label.partition(":")[0]
 
@@ -93,22 +89,7 @@ class Display:
         return line, column + len(before[-1]) + 1
 
     def fault(self, error: PageError) -> Fault:
-        line, column = self.place(error.start)
-        message = f"{error.kind}: {error.message}"
-        return Fault(self.path, line, column, self.label, message)
-
-
-@dataclass(frozen=True)
-class Chapter:
-    path: str
-    stem: str
-    text: str
-    displays: tuple[Display, ...]
-    shown: frozenset[str]  # names of the functions whose source a cell shows
-    faults: tuple[Fault, ...]
-    asserted: tuple[Display, ...] = ()  # inline relations, which are run
-    hypotheses: tuple[Display, ...] = ()  # inline relations, which are not
-    inline: tuple[str, ...] = ()  # every inline formula
+        return Fault(self.path, *self.place(error.start), self.label, f"{error.kind}: {error.message}")
 
 
 @lru_cache(maxsize=1)
@@ -120,34 +101,29 @@ def _markdown() -> MarkdownIt:
     return parser.use(colon_fence_plugin).use(amsmath_plugin)
 
 
-def read_chapter(path: Path, root: Path | None = None) -> Chapter:
-    """The chapter in a MyST file; what cannot be accepted is in its faults."""
-    name = str(path.relative_to(root)) if root else str(path)
-    return read_text(path.read_text(encoding="utf-8"), name)
+@dataclass
+class Chapter:
+    """A page, and what is in it, token by token."""
 
+    path: str
+    text: str
+    displays: list[Display] = field(default_factory=list)
+    shown: set[str] = field(default_factory=set)  # names of the functions whose source a cell shows
+    faults: list[Fault] = field(default_factory=list)
+    asserted: list[Display] = field(default_factory=list)  # inline relations, which are run
+    hypotheses: list[Display] = field(default_factory=list)  # inline relations, which are not
+    inline: list[str] = field(default_factory=list)  # every inline formula
 
-@lru_cache
-def read_text(text: str, name: str = "chapter.md") -> Chapter:
-    read = _Contents(name, tuple(text.split("\n")))
-    read.collect(text, 0)
-    return Chapter(name, Path(name).stem, text, tuple(read.displays), frozenset(read.shown), tuple(read.faults),
-                   tuple(read.asserted), tuple(read.hypotheses), tuple(read.inline))
+    @cached_property
+    def stem(self) -> str:
+        return Path(self.path).stem
 
-
-class _Contents:
-    """Collects what is in a chapter, token by token."""
-
-    def __init__(self, name: str, lines: tuple[str, ...]):
-        self.name, self.lines, self.stem = name, lines, Path(name).stem
-        self.displays: list[Display] = []
-        self.asserted: list[Display] = []
-        self.hypotheses: list[Display] = []
-        self.inline: list[str] = []
-        self.shown: set[str] = set()
-        self.faults: list[Fault] = []
+    @cached_property
+    def lines(self) -> tuple[str, ...]:
+        return tuple(self.text.split("\n"))
 
     def refuse(self, line: int, message: str, column: int = 1) -> None:
-        self.faults.append(Fault(self.name, line, column, "", message))
+        self.faults.append(Fault(self.path, line, column, "", message))
 
     def refuse_words(self, words: str, line: int, last: int, message: str) -> None:
         line, column = self.find(words, line, last)
@@ -169,10 +145,7 @@ class _Contents:
             if token.type == "math_block":
                 self.refuse(start, f"a display without a label; {WRITE}")
             elif token.type == "math_block_label":
-                self.displays.append(_display(token, start, self.name, self.lines))
-                if not LABEL.fullmatch(token.info):
-                    kinds = ", ".join(LABELLED)
-                    self.refuse(start, f"label {token.info!r}; a label is {kinds}, a colon, a name")
+                self.display(token, start)
             elif token.type == "code_block":
                 self.refuse(start, f"an indented text is not read; mathematics: {WRITE}; code: ```python")
             elif token.type == "amsmath":
@@ -185,6 +158,17 @@ class _Contents:
                 self.refuse(start, f"HTML is not read; write Markdown, and mathematics as {WRITE[6:]}")
             elif token.type == "inline":
                 self.paragraph(token.children, start, above + token.map[1] if token.map else start)
+
+    def display(self, token: Token, start: int) -> None:
+        """What stands between the dollars, without the indentation of lists and quotes."""
+        first = token.content.lstrip("\n")
+        line = start + len(token.content) - len(first)
+        opening = self.lines[start - 1].partition("$$")
+        if opening[1] and not opening[2].strip() and not token.content.startswith("\n"):
+            line += 1
+        self.displays.append(Display(self.path, token.info, first.rstrip(), line, self.lines))
+        if not LABEL.fullmatch(token.info):
+            self.refuse(start, f"label {token.info!r}; a label is {', '.join(LABELLED)}, a colon, a name")
 
     def fenced(self, token: Token, start: int) -> None:
         """A directive, or code."""
@@ -226,19 +210,17 @@ class _Contents:
         for number, words, wrong in refused(source):
             self.refuse_words(words, last + number, last + number, wrong)
         try:
-            options = yaml.safe_load(re.sub(r"^---$|^:", "", head, flags=re.M)) or {}
+            options = _flat(yaml.safe_load(re.sub(r"^---$|^:", "", head, flags=re.M)) or {})
         except yaml.YAMLError:
             self.refuse(start, "the options of the cell are not read")
             return
         self.shown.update(shown(options.get("tags", []), source))
-        paths = _paths(options)
-        for option in sorted(paths - IN_CELLS):
+        for option in sorted(options.keys() - IN_CELLS):
             self.refuse(start, f"a cell has no option {option}; it may have {', '.join(sorted(IN_CELLS))}")
-        if "mystnb.image.alt" in paths and (odd := in_words(str(options["mystnb"]["image"]["alt"]))):
+        if odd := in_words(str(options.get("mystnb.image.alt", ""))):
             self.refuse(self.find("alt:", start, last)[0], odd)
-        if "mystnb.figure.caption" in paths:
-            line, _ = self.find("caption:", start, last)
-            self.caption(str(options["mystnb"]["figure"]["caption"]), source, line, last)
+        line, _ = self.find("caption:", start, last)
+        self.caption(str(options.get("mystnb.figure.caption", "")), source, line, last)
 
     def caption(self, caption: str, source: str, line: int, last: int) -> None:
         for token in _markdown().parse(caption):
@@ -274,27 +256,30 @@ class _Contents:
             if not states(text):
                 return False
         except PageError as error:
-            what = f"a display in a paragraph; {WRITE}" if DISPLAYED.search(text) else error.message
-            self.refuse(line, what, column)
+            self.refuse(line, error.message, column)
             return False
-        relation = Display(self.name, f"inline:{self.stem}_{line}_{column}", text, line, self.lines)
+        relation = Display(self.path, f"inline:{self.stem}_{line}_{column}", text, line, self.lines)
         (self.hypotheses if hypothesis else self.asserted).append(relation)
         return hypothesis
 
 
-def _paths(options: object) -> set[str]:
-    """The names of nested options: mystnb.figure.caption."""
-    if not isinstance(options, dict):
-        return set()
-    return {f"{key}.{deeper}" if deeper else str(key)
-            for key, value in options.items() for deeper in _paths(value) or [""]}
+def _flat(options: dict) -> dict[str, Any]:
+    """Nested options by their whole names: mystnb.figure.caption."""
+    found: dict[str, Any] = {}
+    for key, value in options.items():
+        inner = _flat(value) if isinstance(value, dict) else {}
+        found |= {f"{key}.{name}": x for name, x in inner.items()} or {str(key): value}
+    return found
 
 
-def _display(token: Token, start: int, name: str, lines: tuple[str, ...]) -> Display:
-    """The text between the dollars, without the indentation of lists and quotes."""
-    first = token.content.lstrip("\n")
-    line = start + len(token.content) - len(first)
-    opening = lines[start - 1].partition("$$")
-    if opening[1] and not opening[2].strip() and not token.content.startswith("\n"):
-        line += 1
-    return Display(name, token.info, first.rstrip(), line, lines)
+def read_chapter(path: Path, root: Path | None = None) -> Chapter:
+    """The chapter in a MyST file; what cannot be accepted is in its faults."""
+    name = str(path.relative_to(root)) if root else str(path)
+    return read_text(path.read_text(encoding="utf-8"), name)
+
+
+@lru_cache
+def read_text(text: str, name: str = "chapter.md") -> Chapter:
+    chapter = Chapter(name, text)
+    chapter.collect(text, 0)
+    return chapter

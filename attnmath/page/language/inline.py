@@ -20,13 +20,12 @@ from lark.exceptions import UnexpectedInput
 from markdown_it.token import Token
 
 from attnmath.page.language.nodes import PageError
-from attnmath.page.language.syntax import parse, unread_at
+from attnmath.page.language.syntax import readable, unread_at
 
 ASSUMING = ("if", "when", "unless", "let", "for", "at", "where", "with", "suppose", "assume")
 HYPOTHESIS = re.compile(rf"(?<![\w-])({'|'.join(ASSUMING)})( (all|any|every|each|some))?\s+$", re.I)
 CHAIN = re.compile(r"\s+(and|or)\s+$")
 DISPLAYED = re.compile(r"\\\\|\\(begin|displaystyle|dfrac|tag|label|qquad)(?![A-Za-z])")
-MADE = ("ledger", "errata", "sources", "museum")  # made of what was run, and compared to the byte
 
 WRITE = "write $$ … $$ (prp:name)"
 MATH = re.compile(r"\$\$|\\[(\[]|\\begin\b|<math\b|\\end\{")  # in what Markdown takes for text
@@ -56,20 +55,20 @@ def states(formula: str) -> bool:
         found = re.findall(r"\\[A-Za-z]+|\\?.|$", formula[at:], re.S)[0]
         what = repr(found) if found else "the end"
         message = f"{what} is not read in a formula among words; say it in words, or {WRITE}"
+        if DISPLAYED.search(formula):
+            message = f"a display in a paragraph; {WRITE}"
         raise PageError("grammar", message, at) from None
 
 
 def is_hypothesis(before: str, since: str | None, formula: str) -> bool:
-    """Whether a relation is one, by the words before it; `since` are those after a hypothesis."""
-    return bool(HYPOTHESIS.search(before) or since is not None and CHAIN.fullmatch(since)) and _is_given(formula)
+    """Whether a relation is one, by the words before it, and has no gradient, tangent or derivative.
 
-
-def _is_given(formula: str) -> bool:
-    """Whether a relation can be read, and no gradient, tangent or derivative stands in it."""
-    try:
-        return not any(side.has_derivative for statement in parse(formula) for side in statement.sides)
-    except PageError:
+    `since` are the words after a hypothesis.
+    """
+    if not (HYPOTHESIS.search(before) or since is not None and CHAIN.fullmatch(since)):
         return False
+    sides = [side for statement in readable(formula) for side in statement.sides]
+    return bool(sides) and not any(side.has_derivative for side in sides)
 
 
 def sign(words: str) -> str | None:
@@ -96,16 +95,13 @@ def in_code(code: str) -> str | None:
     code = code.replace("…", "...")
     if not code.isascii():
         return f"this is not code; put it into words, or {WRITE}"
-    if any(x in code for x in RELATIONS) and not re.fullmatch(r"\w+=", code):
-        return _not_python(code)
-    return None
+    is_relation = any(x in code for x in RELATIONS) and not re.fullmatch(r"\w+=", code)
+    return _not_python(code) if is_relation else None
 
 
 def in_fence(language: str, code: str) -> str | None:
     """What is wrong with a text, or a program, that is shown and not run."""
-    if language == "python":
-        return _not_python(code.replace("…", "..."))
-    return in_words(code)
+    return _not_python(code.replace("…", "...")) if language == "python" else in_words(code)
 
 
 def _not_python(code: str) -> str | None:

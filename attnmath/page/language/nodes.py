@@ -44,9 +44,9 @@ class Node:
 
     kind: str
     args: tuple = ()
-    start: int = field(default=0, compare=False)
-    end: int = field(default=0, compare=False)
-    parts: tuple = field(default=(), compare=False)  # spans that misprints act on
+    start: int = field(default=0, compare=False, repr=False)
+    end: int = field(default=0, compare=False, repr=False)
+    parts: tuple = field(default=(), compare=False, repr=False)  # spans that misprints act on
 
     @cached_property
     def children(self) -> tuple["Node", ...]:
@@ -143,8 +143,17 @@ class Statement:
         return (*self.members, *(side for condition in self.conditions for side in condition.members))
 
     def nodes(self) -> Iterator[Node]:
-        for side in self.sides:
-            yield from side.walk()
+        return (node for side in self.sides for node in side.walk())
+
+
+def claims(statements: Iterable[Statement]) -> list[tuple[int, Statement]]:
+    """The statements, each with its number, that are no local definitions."""
+    return [(k, one) for k, one in enumerate(statements) if not one.is_local]
+
+
+def steps(statements: Iterable[Statement]) -> list[tuple[int, int]]:
+    """The relations that are claimed, each by the numbers of its statement and of its place there."""
+    return [(k, i) for k, one in claims(statements) for i in range(len(one.relations))]
 
 
 def names_in(parts: Iterable[Statement]) -> set[Name]:
@@ -213,19 +222,14 @@ def _fresh(node: Node, numbers: Iterator[int] = NEVER) -> Node:
     return replace(node, args=(operation, tuple(x.args[1] for x in new.values()), *inner.args))
 
 
-LESS, MORE = {"<", "<="}, {">", ">="}
-
-
 def inequalities(statements: tuple[Statement, ...], chained: bool = False) -> list[tuple]:
     """(smaller, larger, whether strictly, conditions) of neighbours, or also of what a chain puts together."""
     found = []
     for statement in numbered(statements):
         conditions = tuple((one.members, one.relations) for one in statement.conditions)
-        for i, j in combinations(range(len(statement.members)), 2):
+        for (i, a), (j, b) in combinations(enumerate(statement.members), 2):
             between = set(statement.relations[i:j])
-            a, b = statement.members[i], statement.members[j]
-            if (chained or j == i + 1) and between & LESS and between <= LESS | {"="}:
-                found.append((a, b, "<" in between, conditions))
-            if (chained or j == i + 1) and between & MORE and between <= MORE | {"="}:
-                found.append((b, a, ">" in between, conditions))
+            for sign, ends in (("<", (a, b)), (">", (b, a))):
+                if (chained or j == i + 1) and {"="} != between <= {sign, f"{sign}=", "="}:
+                    found.append((*ends, sign in between, conditions))
     return found

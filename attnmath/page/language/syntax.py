@@ -11,14 +11,12 @@ from lark.exceptions import UnexpectedInput
 from attnmath.page.language.nodes import Condition, Node, PageError, Statement
 
 TERMINALS = {
-    "SIGN": "a sign", "OP": "an operation", "REL": "a relation", "LETTER": "a letter",
-    "NUMBER": "a number", "LBRACE": "{", "RBRACE": "}", "LPAR": "(", "RPAR": ")",
-    "QUAD": "a new statement", "BREAK": "a new line", "COND": "a condition",
-    "COMMA": "a comma", "SHAPE": "a shape", "$END": "the end", "FUNC": "a function",
+    "SIGN": "a sign", "OP": "an operation", "REL": "a relation", "LETTER": "a letter", "NUMBER": "a number",
+    "LBRACE": "{", "RBRACE": "}", "LPAR": "(", "RPAR": ")", "COMMA": "a comma", "QUAD": "a new statement",
+    "BREAK": "a new line", "COND": "a condition", "SHAPE": "a shape", "$END": "the end", "FUNC": "a function",
 }
 RELATION_OF = {"\\le": "<=", "\\leq": "<=", "\\ge": ">=", "\\geq": ">=",
             "\\approx": "~", "\\ne": "!=", "\\neq": "!=", "\\in": "in"}
-ACCENTS = {"\\bar": "bar ", "\\tilde": "tilde ", "\\hat": "hat ", "\\mathbb": "mathbb "}
 
 
 @lru_cache(maxsize=1)
@@ -46,6 +44,14 @@ def parse(text: str) -> tuple[Statement, ...]:
     return tuple(statements)
 
 
+def readable(text: str) -> tuple[Statement, ...]:
+    """The same; none of a display that cannot be read."""
+    try:
+        return parse(text)
+    except PageError:
+        return ()
+
+
 def unsized(text: str) -> str:
     """A display without what only says how it is set: sizes of brackets, room between lines, empty groups."""
     text = re.sub(r"\\(left|right|[bB]igg?[lr]?)(?![A-Za-z])", "", text)
@@ -69,9 +75,8 @@ def unread_at(text: str, error: UnexpectedInput) -> int:
 
 
 def _complaint(text: str, error: UnexpectedInput) -> str:
-    expected = getattr(error, "accepts", None) or getattr(error, "expected", None)
-    expected = expected or getattr(error, "allowed", None) or ()
-    words = sorted({TERMINALS[name] for name in expected if name in TERMINALS})
+    named = (getattr(error, name, None) for name in ("accepts", "expected", "allowed"))
+    words = sorted({TERMINALS[name] for name in next(filter(None, named), ()) if name in TERMINALS})
     found = re.findall(r"\\?[A-Za-z]+|.|$", text[unread_at(text, error) :], re.S)[0] or "the end"
     return f"cannot read {found!r}" + (f"; here may stand {', '.join(words)}" if words else "")
 
@@ -79,11 +84,10 @@ def _complaint(text: str, error: UnexpectedInput) -> str:
 def _check_layout(text: str) -> None:
     """What TeX sets otherwise, or not at all, though its words could be read."""
     aligned = re.fullmatch(r"\s*\\begin\{aligned\}(.*)\\end\{aligned\}\s*", text, re.S)
-    body = aligned.group(1) if aligned else text
+    body = aligned[1] if aligned else text
     if re.search(r"\\(begin|end)\{", body):
         raise PageError("grammar", "one aligned around the whole display, or none", 0)
-    broken = re.search(r"&|\\\\", body) if not aligned else None
-    if broken:
+    if not aligned and (broken := re.search(r"&|\\\\", body)):
         raise PageError("grammar", "lines and & need \\begin{aligned} around them", broken.start())
     taken = re.search(r"(\\\\|\\begin\{aligned\})\s*(\[)(?!\d+(\.\d+)?(pt|em|ex)\])", text)
     if taken:
@@ -93,10 +97,10 @@ def _check_layout(text: str) -> None:
 
 
 def _statement(tree: Tree, conditions: tuple[Condition, ...]) -> Statement:
-    members, relations = _members(tree), _relations(tree)
-    if ":=" in relations and (len(relations) > 1 or conditions):
-        raise PageError("grammar", "':=' names one thing, without a condition", members[0].start)
-    return Statement(members, relations, conditions, *span_of(tree))
+    one = Statement(_members(tree), _relations(tree), conditions, *span_of(tree))
+    if ":=" in one.relations and (len(one.relations) > 1 or conditions):
+        raise PageError("grammar", "':=' names one thing, without a condition", one.start)
+    return one
 
 
 def _condition(tree: Tree) -> Condition:
@@ -152,10 +156,8 @@ def node_of(tree: Tree) -> Node:
         case "func":
             name = re.findall(r"[A-Za-z_\\]+(?=\}?$)", _tokens(tree)[0].rstrip())[0].replace("\\_", "_")
             return Node(kind, (name.lstrip("\\"), _members(tree)), *span)
-        case "frac":
-            return Node("div", _members(tree), *span)
-        case "partial" | "sqrt" | "inner" | "abs":
-            return Node(kind, _members(tree), *span)
+        case "frac" | "partial" | "sqrt" | "inner" | "abs":
+            return Node("div" if kind == "frac" else kind, _members(tree), *span)
         case "norm":
             return Node(kind, (*_members(tree), "F"), *span)
         case "prod":
@@ -170,7 +172,7 @@ def node_of(tree: Tree) -> Node:
 def _letter(tree: Tree) -> str:
     first, *primes = _tokens(tree)
     if first.type == "ACCENT":
-        return ACCENTS[first] + _letter(_trees(tree)[0])
+        return f"{first[1:]} {_letter(_trees(tree)[0])}"
     return first.lstrip("\\") + "'" * len(primes)
 
 
@@ -215,11 +217,9 @@ def _range(sub: Tree) -> tuple[tuple[str, ...], tuple[str, ...], tuple[Node, ...
         raise PageError("grammar", "not a range", span_of(sub)[0])
     heads, bounds = nodes[: len(nodes) - len(relations)], nodes[len(nodes) - len(relations) :]
     letters = [node for head in heads for node in (head.args[0] if head.kind == "prod" else (head,))]
-    for node in letters:
-        if node.kind != "name" or node.args[0]:
-            raise PageError("index", "a sum needs index letters below it", node.start)
-    if not letters:
-        raise PageError("index", "a sum needs index letters below it", span_of(sub)[0])
+    odd = [node.start for node in letters if node.kind != "name" or node.args[0]]
+    if odd or not letters:
+        raise PageError("index", "a sum needs index letters below it", odd[0] if odd else span_of(sub)[0])
     return tuple(node.args[1] for node in letters), relations, bounds
 
 
@@ -240,9 +240,8 @@ def _factor(tree: Tree) -> Node:
     """Subscripts apply first; then a capital names a letter, T transposes, -1 inverts, and
     anything else is a power."""
     head, *scripts = _trees(tree)
-    for kind in ("sub", "sup"):
-        if sum(s.data == kind for s in scripts) > 1:
-            raise PageError("grammar", "two scripts in one place", span_of(scripts[-1])[0])
+    if len({script.data for script in scripts}) < len(scripts):
+        raise PageError("grammar", "two scripts in one place", span_of(scripts[-1])[0])
     subs = [n for s in scripts if s.data == "sub" for n in _script_nodes(s)]
     sups = [(n, span_of(s)) for s in scripts if s.data == "sup" for n in _script_nodes(s)]
     capitals = [n for n, _ in sups if head.data == "name" and _is_capital(n)]
@@ -279,7 +278,7 @@ def _subscripted(node: Node, subs: list[Node], start: int, end: int) -> Node:
     if more:
         raise PageError("index", "one subscript is enough here", more[0].start)
     if node.kind == "one" or is_identity:
-        return Node("one" if node.kind == "one" else "identity", (sub,), start, end)
+        return Node("identity" if is_identity else "one", (sub,), start, end)
     if node.kind == "norm":
         order = {("", "F"): "F", (2.0,): 2.0}.get(sub.args)
         if order is None:

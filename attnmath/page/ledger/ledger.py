@@ -5,13 +5,14 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-from attnmath.page.language.chapter import Chapter
+from attnmath.page.language.chapter import Chapter, Display
 from attnmath.page.language.nodes import names_in
 from attnmath.page.language.syntax import unset
 from attnmath.page.ledger.imports import digest
 from attnmath.page.ledger.rows import Entry, Keys, Row
-from attnmath.page.misprints.misprints import REJECTED, Tally
+from attnmath.page.misprints.misprints import REJECTED, Survivor, Tally
 from attnmath.page.scenes.cast import PRIMAL
 from attnmath.page.verdicts.book import Book
 from attnmath.page.verdicts.judge import Verdict
@@ -76,51 +77,49 @@ def stale(book: Book, keys: Keys, root: Path) -> list[str]:
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     found = dict(re.findall(r"^\| `([^`]+)` \| `([0-9a-f]{16})` \|$", text, re.M))
     now = hashes(book, keys)
-    names = sorted(now.keys() | found.keys())
-    return [name for name in names if now.get(name) != found.get(name)]
+    return [name for name in sorted(now.keys() | found.keys()) if now.get(name) != found.get(name)]
 
 
-def rests_on(book: Book, verdict: Verdict | Refuted) -> list[str]:
-    cast = book.cast_of(verdict.display)
-    letters = {cast.rows.get(name, name) for _, name in names_in(verdict.display.statements)}
+def link(label: str) -> str:
+    return f"{{eq}}`{label}`"
+
+
+def rests_on(book: Book, display: Display) -> str:
+    """The displays that define its letters."""
+    cast = book.cast_of(display)
+    letters = {cast.rows.get(name, name) for _, name in names_in(display.statements)}
     origins = {spec.origin for k, spec in cast.letters.items() if k in letters}
-    return sorted(origins - {*PRIMAL, verdict.display.label})
+    return ", ".join(map(link, sorted(origins - {*PRIMAL, display.label})))
 
 
 def render(book: Book, rows: list[Row], keys: Keys, root: Path) -> str:
-    verdicts = [row.verdict for row in rows]
-    proofs, tallies = [row.proof for row in rows if row.proof], [row.tally for row in rows if row.tally]
-    by_label = {one.label: one for one in tallies}
-    proof_of = {one.display.label: one for one in proofs}
-    lines = [HEAD]
-    tallies = [one for one in tallies if not one.label.startswith("err:")]
-    tried = sum(one.tried for one in tallies)
-    failing_count = sum(isinstance(verdict, Refuted) for verdict in verdicts)
-    rejected = sum(sum(one.rejected.values()) for one in tallies)
-    errors = [verdict.error for verdict in verdicts if isinstance(verdict, Verdict)]
-    lines += [
-        f"Displays run: {len(verdicts)}, of which {failing_count} are published formulas that fail."
-        f" Displays not run: {len(book.displays) - len(verdicts)}.",
-        "Inline relations: {} run as displays are, {} that repeat a line of one, {} hypotheses.".format(
-            *relation_counts(book)
-        ),
-        f"Misprints tried: {tried}; rejected: {rejected};"
-        f" identities with their reason: {tried - rejected}.",
-        f"Largest error: below {decade(max(errors, default=0.0))}, relative to the magnitude summed up.",
+    found = [(row.verdict, row.proof, row.tally) for row in rows if row.proof and row.tally]
+    holding = [(verdict, tally) for verdict, _, tally in found if isinstance(verdict, Verdict)]
+    proofs = [proof for _, proof, _ in found]
+    tried = sum(tally.tried for _, tally in holding)
+    rejected = sum(tally.rejected.total() for _, tally in holding)
+    largest = max((verdict.error for verdict, _ in holding), default=0.0)
+    run, repeated, assumed = relation_counts(book)
+    lines = [
+        HEAD,
+        f"Displays run: {len(found)}, of which {len(found) - len(holding)} are published formulas that fail."
+        f" Displays not run: {len(book.displays) - len(found)}.",
+        f"Inline relations: {run} run as displays are, {repeated} that repeat a line of one,"
+        f" {assumed} hypotheses.",
+        f"Misprints tried: {tried}; rejected: {rejected}; identities with their reason: {tried - rejected}.",
+        f"Largest error: below {decade(largest)}, relative to the magnitude summed up.",
         *summary(proofs),
         "",
     ]
     for chapter in in_order(book, root):
-        mine = [verdict for verdict in verdicts if verdict.display.path == chapter.path]
+        mine = [one for one in found if one[0].display.path == chapter.path]
         if not mine:
             continue
         lines += ["## " + "".join(re.findall(r"^# (.*)$", chapter.text, re.M)[:1]), ""]
-        failing = [verdict for verdict in mine if isinstance(verdict, Refuted)]
-        holding = [verdict for verdict in mine if isinstance(verdict, Verdict)]
         titles = ["display", "rests on", "runs", "algebra", "facts", "proof", "misprints"]
-        lines += table(titles, [_row(book, one, proof_of, by_label) for one in holding])
+        lines += table(titles, [_row(book, *one) for one in mine if isinstance(one[0], Verdict)])
         titles = ["published, and failing", "rests on", "fails", "proof", "how", "made true by"]
-        lines += table(titles, [_failing(book, one, proof_of, by_label) for one in failing])
+        lines += table(titles, [_failing(book, *one) for one in mine if isinstance(one[0], Refuted)])
     lines += ["## What is not proved, and why", ""]
     lines += table(["display", "word", "steps not proved"], unproved(proofs))
     lines += ["## What this page speaks of", ""]
@@ -133,54 +132,42 @@ def summary(proofs: Iterable[Exact]) -> list[str]:
     words = Counter(one.word for one in proofs)
     counts = ", ".join(f"{word}: {words[word]}" for word in ("proved", "refuted", "argued", "both", "measured"))
     largest = max((one.proof.error for one in proofs), default=0.0)
-    return [
-        f"Exactly, {counts}. A false step would pass with a probability below"
-        f" {decade(largest, -99)} at most."
-    ]
+    return [f"Exactly, {counts}. A false step would pass with a probability below {decade(largest, -99)} at most."]
 
 
 def report(tallies: list[Tally], listed: list[Entry]) -> tuple[list[str], list[str]]:
     """The lines of the summary, and what is wrong: unlisted survivors, stale entries."""
+
+    def said(one: Entry | Survivor) -> tuple[str, str]:
+        return one.label, unset(one.statement)
+
     published = [one for one in tallies if one.label.startswith("err:")]
     tallies = [one for one in tallies if one not in published]
-    rejected: Counter = Counter()
-    for one in tallies:
-        rejected += one.rejected
-    survivors = [s for one in tallies for s in one.survivors]
-    known = {(e.label, unset(e.statement)) for e in listed}
-    unlisted = [s for s in survivors if (s.label, unset(s.statement)) not in known]
-    faults = [f"{s.label}: survives ({s.kind}): {s.statement}" for s in unlisted]
-    alive = {(s.label, unset(s.statement)) for s in survivors}
-    ran = {one.label for one in tallies}
-    faults += [
-        f"line {e.line}: {e.label}: no longer survives: {e.statement}"
-        for e in listed
-        if e.label in ran and (e.label, unset(e.statement)) not in alive
-    ]
+    rejected = sum((one.rejected for one in tallies), Counter())
+    survivors = [survivor for one in tallies for survivor in one.survivors]
+    known, alive, ran = {*map(said, listed)}, {*map(said, survivors)}, {one.label for one in tallies}
+    unlisted = [one for one in survivors if said(one) not in known]
+    faults = [f"{one.label}: survives ({one.kind}): {one.statement}" for one in unlisted]
+    faults += [f"line {one.line}: {one.label}: no longer survives: {one.statement}"
+               for one in listed if one.label in ran and said(one) not in alive]
     kinds = ", ".join(f"{rejected[kind]} by {kind}" for kind in REJECTED)
     lines = [
-        f"misprints tried: {sum(one.tried for one in tallies)}"
-        f" in {len(tallies)} displays",
-        f"rejected: {sum(rejected.values())} ({kinds})",
+        f"misprints tried: {sum(one.tried for one in tallies)} in {len(tallies)} displays",
+        f"rejected: {rejected.total()} ({kinds})",
         f"identities, listed with their reason: {len(survivors) - len(unlisted)}",
         f"not counted, the same statement written otherwise: {sum(one.same for one in tallies)}",
     ]
-    lines += [
-        f"{one.label}: made true by {'; '.join(one.corrections) or 'no change of one symbol'}"
-        f" ({one.tried} tried)"
-        for one in published
-    ]
+    for one in published:
+        better = "; ".join(one.corrections) or "no change of one symbol"
+        lines.append(f"{one.label}: made true by {better} ({one.tried} tried)")
     return lines, faults
 
 
 def unproved(proofs: Iterable[Exact]) -> list[list[str]]:
     """The displays with steps that are measured only, each with the reasons."""
-    rows = []
-    for one in proofs:
-        if one.measured:
-            reasons = "; ".join(f"{count}: {reason(text)}" for text, count in one.measured.items())
-            rows.append([f"{{eq}}`{one.display.label}` {one.display.label}", one.word, reasons])
-    return rows
+    return [[f"{link(one.display.label)} {one.display.label}", one.word,
+             "; ".join(f"{count}: {reason(text)}" for text, count in one.measured.items())]
+            for one in proofs if one.measured]
 
 
 def reason(text: str) -> str:
@@ -192,11 +179,10 @@ def proof_cell(book: Book, one: Exact) -> str:
     """The word, with its derivation, or the chance of an error and the shapes if steps are proved."""
     argument = book.derivation(one.display) if one.word == "argued" else None
     if argument:
-        return f"argued by {{eq}}`{argument.label}`"
+        return f"argued by {link(argument.label)}"
     if not one.proved:
         return one.word
-    shapes = f"{one.shapes} shape" + "s" * (one.shapes != 1)
-    shapes += ", nested" * one.is_nested
+    shapes = f"{one.shapes} shape" + "s" * (one.shapes != 1) + ", nested" * one.is_nested
     return f"{one.word}, {decade(one.proof.error, -99)}, {shapes}"
 
 
@@ -217,26 +203,24 @@ def in_order(book: Book, root: Path) -> list[Chapter]:
 def how(one: Refuted) -> str:
     """How a published formula fails, in words and numbers."""
     errors = "–".join(dict.fromkeys(f"{x:.1g}" for x in (one.least, one.most)))
-    ill_typed = f"ill-typed in {one.ill_typed}" if one.ill_typed < one.settings else "ill-typed"
-    unequal = f"error {errors}" if one.ill_typed < one.settings else ""
-    words = ", ".join(filter(None, [ill_typed if one.ill_typed else "", unequal]))
+    words = f"error {errors}" if one.ill_typed < one.settings else "ill-typed"
+    if 0 < one.ill_typed < one.settings:
+        words = f"ill-typed in {one.ill_typed}, {words}"
     return f"conditional: {words}" if one.met else words
 
 
-def _failing(book: Book, one: Refuted, proofs: dict, tallies: dict) -> list[str]:
+def _failing(book: Book, one: Any, proof: Exact, tally: Tally) -> list[str]:
     label = one.display.label
-    rests = ", ".join(f"{{eq}}`{label}`" for label in rests_on(book, one))
-    better = "; ".join(f"${text.replace('&', '')}$" for text in tallies[label].corrections)
-    return [f"{{eq}}`{label}` {label}", rests, f"{one.settings} of {one.settings + one.met}",
-            proofs[label].word, how(one), better or "none"]
+    better = "; ".join(f"${text.replace('&', '')}$" for text in tally.corrections)
+    fails = f"{one.settings} of {one.settings + one.met}"
+    return [f"{link(label)} {label}", rests_on(book, one.display), fails, proof.word, how(one), better or "none"]
 
 
-def _row(book: Book, verdict: Verdict, proofs: dict, tallies: dict) -> list[str]:
-    display, one = verdict.display, tallies[verdict.display.label]
-    name = f"{{eq}}`{display.label}` {display.label}"
+def _row(book: Book, verdict: Any, proof: Exact, tally: Tally) -> list[str]:
+    display = verdict.display
+    said = display.label
     if display.kind == "eq":
-        name = f"{{eq}}`{display.label}` {{py:func}}`eq:{display.name} <attnmath.{display.name}>`"
-    rests = ", ".join(f"{{eq}}`{label}`" for label in rests_on(book, verdict))
-    counts = f"{sum(one.rejected.values())}/{one.tried}"
-    return [name, rests, str(verdict.comparisons),
-            str(verdict.algebra), str(verdict.facts), proof_cell(book, proofs[display.label]), counts]
+        said = f"{{py:func}}`eq:{display.name} <attnmath.{display.name}>`"
+    counts = map(str, (verdict.comparisons, verdict.algebra, verdict.facts))
+    return [f"{link(display.label)} {said}", rests_on(book, display), *counts, proof_cell(book, proof),
+            f"{tally.rejected.total()}/{tally.tried}"]

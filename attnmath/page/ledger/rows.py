@@ -26,14 +26,14 @@ import numpy as np
 import attnmath
 from attnmath.page.language.chapter import Display, Fault
 from attnmath.page.language.nodes import PageError
-from attnmath.page.language.syntax import parse, squeezed
+from attnmath.page.language.syntax import parse, readable, squeezed
 from attnmath.page.ledger.imports import Imports, digest, installed
 from attnmath.page.misprints.edits import OTHER_FUNCTION
 from attnmath.page.misprints.misprints import Survivor, Tally, tally
-from attnmath.page.scenes.vocabulary import is_rule
+from attnmath.page.scenes.evaluate import is_rule
 from attnmath.page.verdicts.book import Book, each_cast
-from attnmath.page.verdicts.judge import Verdict, hold, verdict_or_fault
-from attnmath.page.verdicts.proofs import Exact, Exactly, exactly
+from attnmath.page.verdicts.judge import Verdict, hold, judge
+from attnmath.page.verdicts.proofs import Exact, Exactly, exactly, prove
 from attnmath.page.verdicts.published import Refuted
 
 PACKAGE = Path(attnmath.__file__).parent
@@ -45,7 +45,6 @@ class Keys:
 
     def __init__(self, book: Book, root: Path):
         self.book, self.listed = book, listed_in(root / LISTED)
-        self.known: dict[str, str] = {}
         self.imports = Imports({"attnmath": PACKAGE, "chapters": root / "chapters"})
         self.content = cache(lambda path: digest(path.read_bytes()))
         modules = self.imports.modules
@@ -54,18 +53,13 @@ class Keys:
         casts = {cast.name: cast for of_chapter in book.casts.values() for cast in of_chapter}
         self.files = cache(lambda path: self.contents(self.imports.files(path, stop=self.stop)))
         self.cast = cache(lambda name: self.described(casts[name]))
+        self.of = cache(self._of)  # the key of a display
 
     def contents(self, files: Collection[Path]) -> list[tuple[str, str]]:
         return sorted((self.imports.place(path), self.content(path)) for path in files)
 
-    def of(self, display: Display) -> str:
-        """The key of a display."""
-        if display.label not in self.known:
-            self.known[display.label] = self._of(display)
-        return self.known[display.label]
-
     def _of(self, display: Display) -> str:
-        book, stem = self.book, Path(display.path).stem
+        book, stem = self.book, display.stem
         letters = self.letters(stem)
         listed = [(e.statement, e.identity) for e in self.listed if e.label == display.label]
         texts = [(display.label, display.text), *self.derivation(display), *letters]
@@ -127,10 +121,7 @@ def named(text: tuple[str, str]) -> frozenset[str]:
     """The functions in a display, and the one that its label promises."""
     label, formula = text
     promised = {label[3:]} if label.startswith("eq:") else set()
-    try:
-        nodes = [node for statement in parse(formula) for node in statement.nodes()] if formula else []
-    except PageError:  # it is not run
-        nodes = []
+    nodes = (node for statement in readable(formula) for node in statement.nodes())
     return frozenset(promised | {node.args[0] for node in nodes if node.kind == "func"})
 
 
@@ -165,14 +156,13 @@ def listed_in(path: Path) -> list[Entry]:
 def identity_faults(book: Book, listed: list[Entry], path: Path) -> list[str]:
     """Entries whose identity does not hold where their display has to."""
     faults = []
-    for label, identity in sorted({(e.label, e.identity) for e in listed}):
-        line = next(e.line for e in listed if (e.label, e.identity) == (label, identity))
+    lines = {(e.label, e.identity): e.line for e in reversed(listed)}
+    for (label, identity), line in sorted(lines.items()):
         try:
             if label not in book.displays:
                 raise PageError("label", f"no display {label}")
-            scenes = book.stage(book.displays[label])
             with np.errstate(all="ignore"):
-                hold(book, "prp:identity", parse(identity), scenes)
+                hold(book, "prp:identity", parse(identity), book.stage(book.displays[label]))
         except PageError as error:
             faults.append(f"{path.name}:{line}: {identity}: {error.message}")
     return faults
@@ -202,8 +192,7 @@ def _proof_of_misprint(book: Book, display: Display, text: str) -> Exact:
         try:
             return exactly(book).statements(display, lines)
         except PageError:
-            cast = book.cast_of(display)
-            if display.label not in {spec.origin for spec in cast.letters.values()}:
+            if display.label not in origins(book.cast_of(display)):
                 raise
             return Exactly(book.with_display(changed)).proof(changed)
 
@@ -256,7 +245,7 @@ def judged(book: Book, root: Path | None, displays: list[Display], shelf: Shelf 
     """The row of each display with its verdict at least, or its fault."""
     rows: dict[str, Row | Fault | None] = {d.label: shelf.row(d) if shelf else None for d in displays}
     new = [display for display in displays if not rows[display.label]]
-    for display, verdict in zip(new, each_cast(partial(verdict_or_fault, counted=True), book, root, new)):
+    for display, verdict in zip(new, each_cast(partial(judge, counted=True), book, root, new)):
         rows[display.label] = verdict if isinstance(verdict, Fault) else Row(verdict)
     if new and shelf:
         shelf.keep([row for d in new if isinstance(row := rows[d.label], Row)])
@@ -270,10 +259,13 @@ def completed(book: Book, root: Path, rows: list[Row], shelf: Shelf) -> tuple[li
     found = dict(zip([d.label for d in new], each_cast(work, book, root, new, at_a_time=3)))
     out, whole, faults = [], [], []
     for row in rows:
-        proof, tallied, proved, wrong = found.get(row.verdict.display.label, (None, None, (), []))
-        faults += wrong
-        if proof and tallied:
-            row = replace(row, proof=proof, tally=tallied, survivors=proved)
+        one = found.get(row.verdict.display.label)
+        if isinstance(one, Fault):
+            faults.append(one)
+        elif one:
+            parts, wrong = one
+            row = replace(row, **parts)
+            faults += wrong
             whole += [row] * (not wrong)
         out.append(row)
     if whole:
@@ -281,17 +273,14 @@ def completed(book: Book, root: Path, rows: list[Row], shelf: Shelf) -> tuple[li
     return out, faults
 
 
-def proof_and_misprints(listed: list[Entry], book: Book, display: Display) -> tuple:
-    """The proof and the misprints of a display that holds, and what is wrong with them."""
-    try:
-        proof = exactly(book).proof(display)
-    except PageError as error:
-        return None, None, (), [display.fault(error)]
-    tallied = tally(book, display)
+def proof_and_misprints(listed: list[Entry], book: Book, display: Display) -> tuple[dict, list]:
+    """What a row has besides the verdict, of a display that holds, and what is wrong with that."""
+    proof, tallied = prove(book, display), tally(book, display)
     proofs = proofs_or_faults(tallied.survivors, book, display)
     mine = [entry for entry in listed if entry.label == display.label]
     wrong = [one for one in proofs if isinstance(one, str)] + identity_faults(book, mine, LISTED)
-    return proof, tallied, tuple(one.word for one in proofs if not isinstance(one, str)), wrong
+    words = tuple(one.word for one in proofs if isinstance(one, Exact))
+    return {"proof": proof, "tally": tallied, "survivors": words}, wrong
 
 
 def survivors(rows: list[Row]) -> str:

@@ -1,7 +1,7 @@
 """The misprints that start at one node: each an edit of the display's text."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from attnmath.page.language.nodes import Node
@@ -20,8 +20,7 @@ class Misprint(NamedTuple):
         return text[: self.start] + self.new + text[self.end :]
 
 
-OTHER_FUNCTION = {"exp": "log", "log": "exp", "softmax": "log_softmax",
-                  "log_softmax": "softmax", "tanh": "exp"}
+OTHER_FUNCTION = {"exp": "log", "log": "exp", "softmax": "log_softmax", "log_softmax": "softmax", "tanh": "exp"}
 
 
 def latex(prefix: str, letter: str) -> str:
@@ -38,12 +37,10 @@ def _in_name(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Mispr
     prefix, letter = node.args
     span = (node.start, node.end)
     if prefix == "" and letter in indices and not cast.knows(letter):
-        for other in indices:
-            yield Misprint("index", *span, other)
+        yield from (Misprint("index", *span, other) for other in indices)
         return
     if prefix == "" and letter in cast.sizes:
-        for other in cast.sizes:
-            yield Misprint("size", *span, other)
+        yield from (Misprint("size", *span, other) for other in cast.sizes)
         return
     if not cast.knows(letter):
         bare = letter.rpartition(" ")[2].rstrip("'")
@@ -51,18 +48,15 @@ def _in_name(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Mispr
             yield Misprint("accent lost", *span, latex(prefix, bare))
         return
     others = cast.rows if letter in cast.rows else cast.letters
-    for other in others:
-        yield Misprint("letter", *span, latex(prefix, other))
-    for other in ("", "d", "dot"):
-        yield Misprint("d or dot", *span, latex(other, letter))
+    yield from (Misprint("letter", *span, latex(prefix, other)) for other in others)
+    yield from (Misprint("d or dot", *span, latex(other, letter)) for other in ("", "d", "dot"))
 
 
 def _in_index(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Misprint]:
     base, subs = node.args
     if base.kind == "name" and cast.knows(base.args[1]):
         yield from _in_name(text, base, cast, indices)
-    for sub in subs:
-        yield from _subscript(sub, indices)
+    yield from _subscripts(subs, indices)
     for a, b in zip(subs, subs[1:]):
         yield _swapped("index", text, a, b)
 
@@ -71,21 +65,10 @@ def _swapped(kind: str, text: str, a: Node, b: Node) -> Misprint:
     return Misprint(kind, a.start, b.end, b.said(text) + text[a.end : b.start] + a.said(text))
 
 
-def _subscript(sub: Node, indices: list) -> Iterator[Misprint]:
-    for node in sub.walk():
+def _subscripts(subs: tuple, indices: list) -> Iterator[Misprint]:
+    for node in (node for sub in subs for node in sub.walk()):
         if node.kind == "name" and node.args[1] in indices:
-            for other in indices:
-                yield Misprint("index", node.start, node.end, other)
-
-
-def _in_delta(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Misprint]:
-    for sub in node.args:
-        yield from _subscript(sub, indices)
-
-
-def _in_number(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Misprint]:
-    value = node.args[0]
-    yield Misprint("number", node.start, node.end, f"{value + 1:g}")
+            yield from (Misprint("index", node.start, node.end, other) for other in indices)
 
 
 def _in_transpose(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Misprint]:
@@ -113,10 +96,8 @@ def _in_operation(text: str, node: Node, cast: Cast, indices: list) -> Iterator[
     start, end = node.parts[0]
     yield Misprint("factor lost", left.start, end, " ")
     yield Misprint("factor lost", start, right.end, " ")
-    if node.kind == "had":
-        yield Misprint("product kind", start, end, " ")
-    elif node.kind == "dot":
-        yield Misprint("product kind", start, end, " \\circ ")
+    if node.kind in ("had", "dot"):
+        yield Misprint("product kind", start, end, {"had": " ", "dot": " \\circ "}[node.kind])
     if node.kind != "had":
         swapped = right.said(text) + f" {text[start:end]} "
         yield Misprint("order", left.start, right.end, swapped + left.said(text))
@@ -133,19 +114,13 @@ def _in_fraction(text: str, node: Node, cast: Cast, indices: list) -> Iterator[M
 
 
 def _in_func(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Misprint]:
-    name, args = node.args
+    name, args = node.args if node.kind == "func" else ("", node.args[:1])
     if len(args) == 1:
-        inner = args[0].said(text)
-        yield Misprint("function lost", node.start, node.end, f"({inner})")
+        yield Misprint("function lost", node.start, node.end, f"({args[0].said(text)})")
     other = OTHER_FUNCTION.get(name)
     if other and f"{{{name}}}" in node.said(text):
         at = node.start + node.said(text).index(name)
         yield Misprint("function", at, at + len(name), other)
-
-
-def _in_wrapper(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Misprint]:
-    inner = node.args[0]
-    yield Misprint("function lost", node.start, node.end, f"({inner.said(text)})")
 
 
 def _in_sum(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Misprint]:
@@ -183,8 +158,8 @@ def _in_big(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Mispri
             yield Misprint("range", bound.end, bound.end, " + 1")
     for name in names:
         for found in re.finditer(rf"(?<![A-Za-z\\]){re.escape(name)}(?![A-Za-z])", text[start:end]):
-            for letter in indices:
-                yield Misprint("index", start + found.start(), start + found.end(), letter)
+            a, b = start + found.start(), start + found.end()
+            yield from (Misprint("index", a, b, letter) for letter in indices)
 
 
 def _in_partial(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Misprint]:
@@ -202,10 +177,11 @@ def _in_block(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Misp
             yield Misprint("term lost", members[-2].end, members[-1].end, " ")
 
 
-EDITS = {
-    "name": _in_name, "index": _in_index, "delta": _in_delta, "number": _in_number,
-    "transpose": _in_transpose, "power": _in_raised, "inverse": _in_raised, "prod": _in_prod,
-    "had": _in_operation, "dot": _in_operation, "kron": _in_operation, "div": _in_fraction,
-    "func": _in_func, "sqrt": _in_wrapper, "norm": _in_wrapper, "abs": _in_wrapper, "sum": _in_sum,
+EDITS: dict[str, Callable[[str, Node, Cast, list], Iterable[Misprint]]] = {
+    "delta": lambda text, node, cast, indices: _subscripts(node.args, indices),
+    "number": lambda text, node, *_: [Misprint("number", node.start, node.end, f"{node.args[0] + 1:g}")],
+    "name": _in_name, "index": _in_index, "transpose": _in_transpose, "power": _in_raised, "inverse": _in_raised,
+    "prod": _in_prod, "had": _in_operation, "dot": _in_operation, "kron": _in_operation, "div": _in_fraction,
+    "func": _in_func, "sqrt": _in_func, "norm": _in_func, "abs": _in_func, "sum": _in_sum,
     "big": _in_big, "partial": _in_partial, "block": _in_block,
 }

@@ -9,13 +9,12 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from attnmath.page.language.chapter import Display
-from attnmath.page.language.nodes import PageError, Statement, names_in
+from attnmath.page.language.nodes import PageError, Statement, claims, names_in
 from attnmath.page.language.syntax import parse, squeezed, unsized
 from attnmath.page.misprints.edits import Misprint
 from attnmath.page.misprints.mutations import STRENGTHENED, inverses, misprints
@@ -80,7 +79,7 @@ class Original:
         self.statements = display.statements
         self.scenes = book.stage(display)
         self.free = book.scenes(cast, Independent)
-        self.defines = any(s.origin == display.label for s in cast.letters.values())
+        self.mine = {k for k, spec in cast.letters.items() if spec.origin == display.label}  # what it defines
 
     def verdict(self, misprint: Misprint) -> str | Survivor:
         """The kind of the rejection, 'same', or the survivor."""
@@ -96,11 +95,9 @@ class Original:
                 return self.survivor(misprint, text, changed)
             hold(self.book, self.display.label, statements, self.scenes, changed)
         except PageError as error:
-            if error.kind != "value" or not self.defines or self.is_noticed(text):
+            if error.kind != "value" or not self.mine or self.is_noticed(text):
                 return error.kind
-        if self.is_same(statements):
-            return "same"
-        return self.survivor(misprint, text, changed)
+        return "same" if self.is_same(statements) else self.survivor(misprint, text, changed)
 
     def read(self, misprint: Misprint, text: str) -> tuple:
         """The statements of the text; where one alone is changed, the others are known."""
@@ -155,9 +152,8 @@ class Original:
     def speaking(self) -> list[Display]:
         """The other displays that speak of what this one defines, plainest first."""
         scene = self.scenes[0]
-        mine = [k for k, s in self.cast.letters.items() if s.origin == self.display.label]
-        late = all(scene.definitions[k].is_late for k in mine)
-        moved = {letter for k in mine for letter in scene.downstream(k)}
+        late = all(scene.definitions[k].is_late for k in self.mine)
+        moved = {letter for k in self.mine for letter in scene.downstream(k)}
         found: list[tuple] = []
         for display in self.book.displays.values():
             if display.label == self.display.label or not self.is_mine(display):
@@ -166,16 +162,15 @@ class Original:
             letters = {self.cast.rows.get(name, name) for prefix, name in names if not prefix}
             derived = not late and any(prefix for prefix, _ in names)
             if letters & moved or derived:
-                found.append((not letters & set(mine), derived, len(found), display))
+                found.append((not letters & self.mine, derived, len(found), display))
         return [display for *_, display in sorted(found, key=lambda item: item[:3])]
 
     def is_mine(self, display: Display) -> bool:
         """Whether a display is run on this cast, and must hold."""
-        casts = self.book.casts.get(Path(display.path).stem, ())
-        if display.kind == "err":
+        if display.kind == "err" or self.cast not in self.book.casts.get(display.stem, ()):
             return False
         try:
-            return self.cast in casts and self.book.cast_of(display) is self.cast
+            return self.book.cast_of(display) is self.cast
         except PageError:
             return False
 
@@ -185,9 +180,7 @@ class Original:
             return None
         pairs = enumerate(zip(statements, self.statements))
         touched = tuple(k for k, (a, b) in pairs if _said(a) != _said(b))
-        if any(statements[k].is_local for k in touched):
-            return None
-        return touched
+        return None if any(statements[k].is_local for k in touched) else touched
 
     def is_same(self, statements: tuple) -> bool:
         """Whether both say the same of any matrices: no misprint, another way to write it."""
@@ -201,17 +194,17 @@ class Original:
                     return False
                 if a.is_local:
                     continue
+                pairs: list[Any] = [(a, b), *zip(a.conditions, b.conditions)]
                 for f, g in zip(old.frames(a, True), new.frames(b, True), strict=True):
-                    _same_members(f, g, a.members, b.members, a.relations)
-                    for p, q in zip(a.conditions, b.conditions):
-                        _same_members(f, g, p.members, q.members, p.relations)
+                    if not all(_same_members(f, g, p.members, q.members, p.relations) for p, q in pairs):
+                        return False
         except (PageError, ValueError):
             return False
         return True
 
 
-def _same_members(f: Frame, g: Frame, old: tuple, new: tuple, relations: tuple) -> None:
-    """A PageError unless both say the same.
+def _same_members(f: Frame, g: Frame, old: tuple, new: tuple, relations: tuple) -> bool:
+    """Whether both say the same.
 
     `x = 0` is also `-x = 0`; beside a constant, the transpose of a matrix says the same.
     """
@@ -220,22 +213,20 @@ def _same_members(f: Frame, g: Frame, old: tuple, new: tuple, relations: tuple) 
     for a, b in zip(old, new):
         if a != b:
             x, y = f.evaluate(a), g.evaluate(b)
-            if not (np.isnan(x.x).any() and np.isnan(y.x).any()):  # a logarithm, signed
-                _check_same(x, y, zero, constant)
+            forms = [y, v.negative(y)] if zero else [y]
+            forms += [form.T for form in forms] if constant and not y.is_number else []
+            both_nan = np.isnan(x.x).any() and np.isnan(y.x).any()  # a logarithm, signed
+            if not both_nan and not any(_is_equal(x, form) for form in forms):
+                return False
+    return True
 
 
-def _check_same(x: Value, y: Value, up_to_sign: bool, up_to_transpose: bool) -> None:
-    """A PageError unless x = y; or -y, or their transposes, where that says the same."""
-    forms = [y, v.negative(y)] if up_to_sign else [y]
-    if up_to_transpose and not y.is_number:
-        forms += [form.T for form in forms]
-    for form in forms[:-1]:
-        try:
-            compare(x, "=", form, largest=TOO_LARGE_FREE)
-            return
-        except PageError:
-            continue
-    compare(x, "=", forms[-1], largest=TOO_LARGE_FREE)
+def _is_equal(x: Value, y: Value) -> bool:
+    try:
+        compare(x, "=", y, largest=TOO_LARGE_FREE)
+    except PageError:
+        return False
+    return True
 
 
 def _said(one: Statement) -> tuple:
@@ -285,9 +276,7 @@ def _touched(changed: tuple, published: tuple) -> tuple:
         raise PageError("grammar", "another number of statements")
     pairs = enumerate(zip(changed, published))
     touched = tuple(k for k, (a, b) in pairs if a.members != b.members)
-    if any(changed[k].is_local for k in touched):
-        return tuple(k for k, statement in enumerate(changed) if not statement.is_local)
-    return touched
+    return tuple(k for k, _ in claims(changed)) if any(changed[k].is_local for k in touched) else touched
 
 
 def _says_something(book: Book, statements: tuple, cast: Cast, touched: tuple) -> bool:

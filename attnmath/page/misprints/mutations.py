@@ -27,9 +27,7 @@ LOW = "-10"  # finite, and small for a score or a bias
 TRANSPOSED = "^{\\mathsf T}"
 
 
-def misprints(
-    text: str, statements: tuple[Statement, ...], cast: Cast, is_rule: bool = False
-) -> Iterator[Misprint]:
+def misprints(text: str, statements: tuple, cast: Cast, is_rule: bool = False) -> Iterator[Misprint]:
     """All misprints of a display, each text once; of a rule every line is needed."""
     seen = {"".join(text.split())}
     lost = _lost_lines(text, statements) if is_rule else ()
@@ -66,15 +64,10 @@ def _all(text: str, statements: tuple, cast: Cast) -> Iterator[Misprint]:
         for root in roots:
             yield from (one for node in root.walk() for one in _of_node(text, node, cast, indices))
         yield from _other_indices(text, statement, indices)
-        yield from _other_shapes(text, statement, cast)
+        for size in statement.shape:
+            yield from (Misprint("size", size.start, size.end, other) for other in (*cast.sizes, "1"))
         yield from _supposed(text, statement, cast)
         yield from _bounds(text, statement)
-
-
-def _other_shapes(text: str, statement: Statement, cast: Cast) -> Iterator[Misprint]:
-    """Another size in a shape."""
-    for size in statement.shape:
-        yield from (Misprint("size", size.start, size.end, other) for other in (*cast.sizes, "1"))
 
 
 def _other_indices(text: str, statement: Statement, indices: list) -> Iterator[Misprint]:
@@ -112,20 +105,22 @@ def _lost_lines(text: str, statements: tuple) -> Iterator[Misprint]:
 
 def _indices(statement: Statement) -> tuple[set[str], set[str]]:
     """The letters in its subscripts, and those that are summed over."""
-    entries: set[str] = set()
-    summed: set[str] = set()
-    for node in statement.nodes():
-        entries |= {letter for sub in node.subs for _, letter in sub.names}
-        summed |= set(node.args[1]) if node.kind == "big" else set()
-    return entries, summed
+    nodes = list(statement.nodes())
+    entries = {letter for node in nodes for sub in node.subs for _, letter in sub.names}
+    return entries, {letter for node in nodes if node.kind == "big" for letter in node.args[1]}
 
 
 def _replaced_relations(text: str, members: tuple, others: dict[str, list[str]]) -> Iterator[Misprint]:
     """Another relation between neighbours."""
+    for _, _, found in _found(text, members):
+        yield from (Misprint("relation", *found.span(), f" {new} ") for new in others.get(found[0], ()))
+
+
+def _found(text: str, members: tuple) -> Iterator[tuple[Node, Node, re.Match]]:
+    """Neighbours, and the relation between them in the text."""
     for a, b in zip(members, members[1:]):
-        found = RELATION.search(text, a.end, b.start)
-        if found:
-            yield from (Misprint("relation", *found.span(), f" {new} ") for new in others.get(found.group(), ()))
+        if found := RELATION.search(text, a.end, b.start):
+            yield a, b, found
 
 
 def _of_node(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Misprint]:
@@ -140,18 +135,14 @@ def _of_node(text: str, node: Node, cast: Cast, indices: list) -> Iterator[Mispr
 
 def inverses(text: str, statements: tuple[Statement, ...]) -> Iterator[Misprint]:
     """An inverse gained: what a published formula may have lost."""
-    for statement in statements:
-        for member in statement.members:
-            for node in member.walk():
-                if node.kind in ("name", "index", "func") and _ends(node, text):
-                    whole = node.said(text)
-                    yield Misprint("inverse gained", node.start, node.end, whole + "^{-1}")
+    for node in (node for statement in statements for member in statement.members for node in member.walk()):
+        if node.kind in ("name", "index", "func") and _ends(node, text):
+            yield Misprint("inverse gained", node.start, node.end, node.said(text) + "^{-1}")
 
 
 def _ends(node: Node, text: str) -> bool:
     """No script follows, so that a transpose sign can."""
-    following = text[node.end : node.end + 14].lstrip()
-    return not following.startswith(("^", "_"))
+    return not text[node.end : node.end + 14].lstrip().startswith(("^", "_"))
 
 
 # ---- of what a display supposes, and of how much it allows -----------------------------------------
@@ -165,10 +156,7 @@ def _supposed(text: str, statement: Statement, cast: Cast) -> Iterator[Misprint]
     for word, members, relations, _, _ in statement.conditions:
         if word == "within" or relations == ("in",):
             continue
-        for a, b in zip(members, members[1:]):
-            found = RELATION.search(text, a.end, b.start)
-            if not found:
-                continue
+        for a, b, found in _found(text, members):
             if b.kind == "infinity" or b.kind == "sum" and b.args[1][0].kind == "infinity":
                 if found.group() == "=":
                     yield Misprint("condition weaker", found.start(), b.end, f" < {LOW}")
@@ -178,17 +166,14 @@ def _supposed(text: str, statement: Statement, cast: Cast) -> Iterator[Misprint]
                 first = " = ".join(_first_row(n.said(text)) for n in (a, b) if not is_constant(n))
                 yield Misprint("condition weaker", a.start, b.end, first + " = 0" * is_constant(b))
             for kind, others in (("condition weaker", WEAKER), (STRENGTHENED, STRONGER)):
-                for new in others.get(found.group(), ()):
-                    yield Misprint(kind, found.start(), found.end(), f" {new} ")
+                yield from (Misprint(kind, *found.span(), f" {new} ") for new in others.get(found[0], ()))
         for member in members:
             yield from _one_or_all(text, member, cast)
         yield from _another(text, statement, cast)
 
 
 def _first_row(side: str) -> str:
-    if ONES in side:
-        return side.replace(ONES, "\\mathbf 1^{\\mathsf T}")
-    return f"({side})_{{1}}"
+    return side.replace(ONES, "\\mathbf 1^{\\mathsf T}") if ONES in side else f"({side})_{{1}}"
 
 
 def _another(text: str, statement: Statement, cast: Cast) -> Iterator[Misprint]:

@@ -137,9 +137,14 @@ def _linear(function: Callable[..., Any]) -> Any:
     return staticmethod(lambda x, *others, **options: both(function, x, *others, **options))
 
 
-LINEAR_FUNCTIONS: tuple[Callable[..., Any], ...] = (
-    np.broadcast_to, np.expand_dims, np.squeeze, np.sum, np.mean, np.reshape,
-)
+def _entrywise(function: Callable[[Any], Any], slope: Callable[[Any, Any], Any]) -> Any:
+    """A function of each entry; its slope at x, where it has the value y."""
+
+    def of(x: Dual) -> Dual:
+        y = function(x.x)
+        return Dual(y, slope(x.x, y) * x.y)
+
+    return staticmethod(of)
 
 
 class Duals:
@@ -149,27 +154,14 @@ class Duals:
     isdtype = staticmethod(namespace(np.zeros(1)).isdtype)
     finfo = staticmethod(np.finfo)
     matrix_transpose = staticmethod(lambda x: x.mT)
-    broadcast_to, expand_dims, squeeze, sum, mean, reshape = map(_linear, LINEAR_FUNCTIONS)
+    broadcast_to, expand_dims, squeeze = _linear(np.broadcast_to), _linear(np.expand_dims), _linear(np.squeeze)
+    sum, mean, reshape = _linear(np.sum), _linear(np.mean), _linear(np.reshape)
     eye = staticmethod(lambda n, dtype=None, device=None: np.eye(n, dtype=dtype))
 
-    @staticmethod
-    def exp(x: Dual) -> Dual:
-        y = np.exp(x.x)
-        return Dual(y, y * x.y)
-
-    @staticmethod
-    def log(x: Dual) -> Dual:
-        return Dual(np.log(x.x), x.y / x.x)
-
-    @staticmethod
-    def sqrt(x: Dual) -> Dual:
-        y = np.sqrt(x.x)
-        return Dual(y, x.y / (2 * y))
-
-    @staticmethod
-    def tanh(x: Dual) -> Dual:
-        y = np.tanh(x.x)
-        return Dual(y, (1 - y * y) * x.y)
+    exp = _entrywise(np.exp, lambda x, y: y)
+    log = _entrywise(np.log, lambda x, y: 1 / x)
+    sqrt = _entrywise(np.sqrt, lambda x, y: 1 / (2 * y))
+    tanh = _entrywise(np.tanh, lambda x, y: 1 - y * y)
 
     @staticmethod
     def where(condition: Any, x: Any, y: Any) -> Dual:
@@ -246,12 +238,9 @@ class NumPyScene(Carried):
 
     def bumped(self, letter: str) -> Env:
         """All letters where one entry of `letter` is bumped: a point for each of its entries."""
-        key = ("bump", letter)
-        if key not in self.cache:
-            shape = self.shape(letter)
-            bumps = 1j * COMPLEX_STEP * np.eye(prod(shape)).reshape((-1, *shape))
-            self.cache[key] = self.run(self.primals, (letter, bumps))
-        return self.cache[key]
+        shape = self.shape(letter)
+        points = np.eye(prod(shape)).reshape((-1, *shape))
+        return self.once(("bump", letter), lambda: self.run(self.primals, (letter, 1j * COMPLEX_STEP * points)))
 
     def gradient(self, letter: str) -> np.ndarray:
         env = self.bumped(letter)
@@ -263,11 +252,10 @@ class NumPyScene(Carried):
         return out.reshape(self.shape(letter))
 
     def tangent(self, letter: str) -> np.ndarray:
-        key = ("tangents",)
-        if key not in self.cache:
-            moved = {k: x + 1j * COMPLEX_STEP * self.tangents[k] for k, x in self.primals.items()}
-            self.cache[key] = self.run(moved)
-        return self.cache[key][letter].imag / COMPLEX_STEP
+        def moved() -> Env:
+            return self.run({k: x + 1j * COMPLEX_STEP * self.tangents[k] for k, x in self.primals.items()})
+
+        return self.once(("tangents",), moved)[letter].imag / COMPLEX_STEP
 
     def slopes(self, frame: Frame, numerator: Node, letter: str, entries: list) -> np.ndarray:
         view = self.view(self.bumped(letter))

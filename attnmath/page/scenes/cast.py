@@ -1,21 +1,22 @@
-"""The cast: every letter with its shape, where its value comes from, and how settings fill it.
+"""The cast: every letter with its shape, and where its value comes from; and which letter is an index.
 
 Primals are drawn at random; the other letters follow from the definitions that the
 displays give. A file of casts says neither the shapes that the tables of letters have nor the
 displays of its own page: `casts.py` finds both.
+
+An index takes its range from the axes that it subscripts. It may not run over two different axes, nor be summed
+and free in one statement.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from attnmath.page.language.letters import NUMBER
-from attnmath.page.language.nodes import PageError
+from attnmath.page.language.nodes import Misfit, Name, Node, PageError, Statement
 
 PRIMAL = ("random", "positive", "count", "mask")
-Change = Callable[[dict, dict], None]  # of the primals, in place, by the sizes
 
 
 class Letter(NamedTuple):
@@ -33,25 +34,6 @@ class Letter(NamedTuple):
     @property
     def is_primal(self) -> bool:
         return self.origin in PRIMAL
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One way to fill a cast: a seed, sizes of its own, a change of the primals."""
-
-    name: str
-    seed: int
-    sizes: dict = field(default_factory=dict)
-    change: Change = lambda values, sizes: None
-
-    def then(self, *changes: Change) -> "Setting":
-        """With these changes as well, one after the other."""
-
-        def change(values: dict, sizes: dict) -> None:
-            for one in (self.change, *changes):
-                one(values, sizes)
-
-        return replace(self, change=change)
 
 
 @dataclass(frozen=True)
@@ -121,19 +103,9 @@ def drawn(names: str, origin: str = "random") -> dict[str, Letter]:
     return found
 
 
-def positive(names: str) -> dict[str, Letter]:
-    """Letters that are drawn from what is not negative."""
-    return drawn(names, "positive")
-
-
-def counts(names: str) -> dict[str, Letter]:
-    """Letters that are whole numbers from 1."""
-    return drawn(names, "count")
-
-
-def masks(names: str) -> dict[str, Letter]:
-    """Letters that are 0 or 1, as a setting has it."""
-    return drawn(names, "mask")
+positive = partial(drawn, origin="positive")  # from what is not negative
+counts = partial(drawn, origin="count")  # whole numbers from 1
+masks = partial(drawn, origin="mask")  # 0 or 1, as a setting has it
 
 
 def made(names: str, label: str = "") -> dict[str, Letter]:
@@ -147,102 +119,126 @@ def rows(names: str) -> dict[str, str]:
     return {"".join(one): "".join((*one[:2], one[2].upper())) for one in matrices}
 
 
-def setting(name: str, seed: int, *changes: Change, **sizes: int) -> Setting:
-    """A setting with these changes, one after the other, and sizes of its own."""
-    return Setting(name, seed, sizes).then(*changes)
-
-
-def three(seed: int, *changes: Change, last: str = "sizes in another order", **sizes: int) -> tuple[Setting, ...]:
-    """Two fillings at random, and one in other sizes, where nothing else is to be varied."""
-    return (
-        setting("random", seed, *changes),
-        setting("random again", seed + 1, *changes),
-        setting(last, seed + 2, *changes, **sizes),
-    )
-
-
 def _names(names: str) -> list[str]:
     return [name.strip() for name in names.split(",")]
 
 
-# ---- how settings fill a cast: what is zero, small or hidden; masks of the bias B ----------------
+# ---- the free and the summed indices of a statement ----------------------------------------------
 
 
-def zero(*letters: str) -> Change:
-    """These letters are zero."""
-
-    def change(values: dict, sizes: dict) -> None:
-        for letter in letters:
-            values[letter] = np.zeros_like(values[letter])
-
-    return change
-
-
-def zero_at(letter: str, place: Any) -> Change:
-    """A row of a letter, or a member of a family, is zero, and no other."""
-
-    def change(values: dict, sizes: dict) -> None:
-        values[letter][place] = 0
-
-    return change
-
-
-def full(letter: str, value: float) -> Change:
-    """All entries of a letter are this number."""
-
-    def change(values: dict, sizes: dict) -> None:
-        values[letter] = np.full(values[letter].shape, value)
-
-    return change
+def scope(statement: Statement, cast: Cast, locals_: Mapping[Name, tuple[str, ...]]) -> "Scope":
+    """The scope of a statement; `locals_` has the axes of the letters that its display defines."""
+    found = Scope(cast, locals_)
+    sides = statement.sides[statement.is_local :]
+    if statement.is_local:
+        for sub in statement.members[0].subs:
+            if sub.kind != "name" or sub.args[0]:
+                raise PageError("index", "':=' needs index letters", sub.start)
+            found.free.append(sub.args[1])
+    for side in sides:
+        found.visit(side, ())
+    for side in sides:
+        found.check_names(side)
+    _check_groups(statement, sides)
+    both = found.summed & set(found.free)
+    if both:
+        raise PageError("index", f"index {min(both)} is both summed and free", statement.start)
+    lost = [i for i in found.free if i not in found.axis]
+    if lost:
+        raise PageError("index", f"no letter says how far {lost[0]} runs", statement.start)
+    return found
 
 
-def divided(by: float, *letters: str) -> Change:
-    """These letters are smaller."""
+@dataclass
+class Scope:
+    """The indices of a statement, whose sides it goes through."""
 
-    def change(values: dict, sizes: dict) -> None:
-        for letter in letters:
-            values[letter] = values[letter] / by
+    cast: Cast
+    locals: Mapping[Name, tuple[str, ...]]
+    axis: dict[str, str] = field(default_factory=dict)  # index letter -> axis name
+    free: list[str] = field(default_factory=list)  # those that mean 'for all', in order
+    summed: set[str] = field(default_factory=set)
 
-    return change
+    def visit(self, node: Node, bound: tuple[str, ...]) -> None:
+        if node.kind == "index":
+            axes: Iterable[str | None] = (None,) * len(node.subs)
+            if node.base.kind == "name":
+                axes = self._axes(node)
+            else:
+                self.visit(node.base, bound)
+            for sub, axis in zip(node.subs, axes):
+                self.mark(sub, axis, bound)
+            return
+        if node.kind == "delta":
+            for sub in node.args:
+                self.mark(sub, None, bound)
+            return
+        if node.kind == "big":
+            _, names, relations, bounds, _, _ = node.args
+            if "in" in relations:
+                if "G" not in self.cast.sizes:
+                    raise PageError("index", "this cast has no groups of heads", node.start)
+                self.mark(bounds[0], "G", bound)
+            for name in names:
+                if name in bound:
+                    raise PageError("index", f"index {name} is summed twice", node.start)
+            self.summed.update(names)
+            bound += names
+        for part in node.children:
+            self.visit(part, bound)
+
+    def _axes(self, node: Node) -> tuple[str, ...]:
+        """The axes of a letter that has subscripts."""
+        prefix, letter = node.base.args
+        axes = self.locals.get((prefix, letter))
+        axes = self.cast.axes(prefix, letter, at=node.base.start) if axes is None else axes
+        if len(node.subs) > len(axes):
+            raise PageError("index", f"{letter} has {len(axes)} axes", node.start)
+        return axes
+
+    def mark(self, sub: Node, axis: str | None, bound: tuple[str, ...]) -> None:
+        """A subscript: an index that runs over an axis, if it is one."""
+        if sub.kind == "sum":
+            for term in sub.args[1]:
+                self.mark(term, axis, bound)
+            return
+        if sub.kind != "name" or sub.args[0] or sub.args[1] in self.cast.sizes:
+            return
+        letter = sub.args[1]
+        if letter in self.cast.letters:
+            raise PageError("index", f"{letter} is a letter of the cast, no index", sub.start)
+        if letter not in bound and letter not in self.free:
+            self.free.append(letter)
+        if axis is None:
+            return
+        for name, over, what in (("h", "H", "heads"), ("g", "G", "groups"), ("s", "batch", "batch")):
+            if (letter == name) != (axis == over):
+                raise PageError("index", f"{name} runs over the {what}, and {letter} over {axis}", sub.start)
+        if (known := self.axis.setdefault(letter, axis)) != axis:
+            raise Misfit("index", f"index {letter} runs over {known} and over {axis}", sub.start)
+
+    def check_names(self, side: Node) -> None:
+        """A name is an index in use, a size, a local or a letter of the cast."""
+        used = {*self.free, *self.summed}
+        for node in side.walk():
+            for factor in node.args[0] if node.kind == "prod" else ():
+                if factor.kind == "name" and factor.args[1] in used:
+                    raise PageError("index", f"the index {factor.args[1]} stands as a factor", factor.start)
+            if node.kind == "name" and node.args not in self.locals:
+                prefix, letter = node.args
+                if prefix or letter not in used:
+                    self.cast.axes(prefix, letter, at=node.start)
 
 
-def hidden(letter: str, *places: Any) -> Change:
-    """Scores, or their bias, are -inf at these rows or entries."""
-
-    def change(values: dict, sizes: dict) -> None:
-        for place in places:
-            values[letter][place] = -np.inf
-
-    return change
-
-
-calm = divided(8, "gamma")  # so that no weight of attention is almost 1
-last_row_empty = hidden("B", (0, 0), -1)  # nor may the first query attend to the first key
-
-
-def empty_row(values: dict, sizes: dict) -> None:
-    """A query that may attend to nothing; one with a masked key, and the first sees all, one of them hardly."""
-    B = values["B"]
-    B[2 % len(B), 2] = B[1] = -np.inf
-    B[0, :2] = 0, -12
-
-
-def causal(shift: int | None = None) -> Change:
-    """Query i may attend to the keys j <= i + shift; the last query to all keys, if no shift is given."""
-
-    def change(values: dict, sizes: dict) -> None:
-        n, m = values["B"].shape
-        ahead = ~np.tri(n, m, m - n if shift is None else shift, dtype=bool)
-        values["B"] = np.where(ahead, -np.inf, values["B"])
-
-    return change
-
-
-masked = causal(1)  # so that the first row keeps two keys
-
-
-def masked_before(values: dict, sizes: dict) -> None:
-    """Query i may attend to the keys j >= i - 1: the first keys are hidden from the last ones."""
-    n, m = values["B"].shape
-    before = np.tri(n, m, -2, dtype=bool)
-    values["B"] = np.where(before, -np.inf, values["B"])
+def _check_groups(statement: Statement, sides: tuple[Node, ...]) -> None:
+    """`\\in` says which head belongs to which group, below a sum or in a condition."""
+    for _, members, relations, start, _ in statement.conditions:
+        if "in" in relations:
+            names = tuple(side.args[1] if side.kind == "name" else "" for side in members)
+            if relations != ("in",) or names != ("h", "g"):
+                raise PageError("index", "'\\in' is written h \\in g", start)
+    for node in (n for side in sides for n in side.walk() if n.kind == "big" and "in" in n.args[2]):
+        if node.args[1] != ("h",) or [b.args for b in node.args[3]] != [("", "g")]:
+            raise PageError("index", "'\\in' is written h \\in g", node.start)
+    if "in" in statement.relations:
+        raise PageError("grammar", "'\\in' stands below a sum or in a condition", statement.start)

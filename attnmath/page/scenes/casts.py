@@ -15,9 +15,9 @@ from pathlib import Path
 from types import ModuleType
 
 from attnmath.page.language.chapter import Chapter, Display, Fault
-from attnmath.page.language.letters import FAMILIES, NUMBER, Line, Table, beside, scope, shapes_in, tables_of
+from attnmath.page.language.letters import FAMILIES, NUMBER, Line, Table, near, shapes_in, tables_of
 from attnmath.page.language.nodes import Node, PageError, Statement
-from attnmath.page.scenes.cast import Cast, Letter
+from attnmath.page.scenes.cast import Cast, Letter, scope
 
 Axes = Callable[[str], tuple[str, ...]]
 Written = Mapping[str, tuple[Cast | str, ...]]
@@ -68,32 +68,29 @@ def completed(chapters: list[Chapter], casts: Written) -> tuple[dict[str, tuple[
         if cast.name not in whole:
             cast = _shaped(cast, shapes.of(cast, stem), faults)
             whole[cast.name] = _defined(cast, pages[stem], faults) if stem in pages else cast
+
+    def named(stem: str) -> list[Cast]:
+        names = [one if isinstance(one, str) else one.name for one in casts[stem]]
+        return [whole[name] for name in names if name in whole]
+
+    def joined(stem: str, cast: Cast) -> Cast:
+        return _joined(cast, shapes.of(cast, stem), pages.get(stem), shapes.new(stem, named(stem)))
+
     for stem, cast in _each(casts):
-        new = shapes.new(stem, _named(casts[stem], whole))
-        whole[cast.name] = _joined(whole[cast.name], shapes.of(cast, stem), pages.get(stem), new)
+        whole[cast.name] = joined(stem, whole[cast.name])
     found = {}
-    for stem, of_chapter in casts.items():
-        new = shapes.new(stem, _named(of_chapter, whole))
-        joined = [_joined(one, shapes.of(one, stem), pages.get(stem), new) for one in _named(of_chapter, whole)]
-        same = [one if one is whole[one.name] else replace(one, name=f"{one.name} in {stem}") for one in joined]
-        found[stem] = tuple(same)
+    for stem in casts:
+        both = [(one, joined(stem, one)) for one in named(stem)]
+        found[stem] = tuple(new if new is old else replace(new, name=f"{new.name} in {stem}") for old, new in both)
     return found, faults
-
-
-def _named(of_chapter: tuple[Cast | str, ...], whole: dict[str, Cast]) -> list[Cast]:
-    names = [one if isinstance(one, str) else one.name for one in of_chapter]
-    return [whole[name] for name in names if name in whole]
 
 
 def _unknown(casts: Written) -> list[Fault]:
     """Faults: names of casts that no chapter has."""
+    named = {(stem, one) for stem, of_chapter in casts.items() for one in of_chapter if isinstance(one, str)}
     names = {cast.name for _, cast in _each(casts)}
-    return [
-        Fault(f"{FOLDER}/{stem}.py", 1, 1, "", f"no chapter has a cast {one!r}")
-        for stem, of_chapter in casts.items()
-        for one in of_chapter
-        if isinstance(one, str) and one not in names
-    ]
+    return [Fault(f"{FOLDER}/{stem}.py", 1, 1, "", f"no chapter has a cast {one!r}")
+            for stem, one in sorted(named) if one not in names]
 
 
 def repeated(chapters: list[Chapter], casts: Written) -> list[Fault]:
@@ -128,18 +125,18 @@ class _Shapes:
     def of(self, cast: Cast, stem: str) -> Axes:
         """Of a cast that is written in this chapter: a letter -> its axes, () if no table has them."""
         stem = cast.tables or stem
-        near = [self.tables.get(one, {}) for one in (stem, "notation", *beside(self.texts.get(stem, "")))]
-        return lambda letter: _axes(cast, letter, near)
+        tables = [self.tables.get(one, {}) for one in near(stem, self.texts.get(stem, ""))]
+        return lambda letter: _axes(cast, letter, tables)
 
     def new(self, stem: str, casts: list[Cast]) -> list[str]:
         """The letters at the end of a chapter that none of its casts has."""
         return [letter for letter in self.tables.get(stem, ()) if not any(cast.knows(letter) for cast in casts)]
 
 
-def _axes(cast: Cast, letter: str, near: list[Table]) -> tuple[str, ...]:
-    family, line = _line(cast, next((table[letter] for table in near if letter in table), []))
+def _axes(cast: Cast, letter: str, tables: list[Table]) -> tuple[str, ...]:
+    family, line = _line(cast, next((table[letter] for table in tables if letter in table), []))
     if line.like:
-        with_axes = ([one for one in table.get(line.like, []) if one.axes] for table in near)
+        with_axes = ([one for one in table.get(line.like, []) if one.axes] for table in tables)
         line = min(next(filter(None, with_axes), []), default=Line())
     axes = (*family, *line.axes) if line.axes else ()
     return tuple("*".join(cast.same.get(size, size) for size in axis.split("*")) for axis in axes)

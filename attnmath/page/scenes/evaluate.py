@@ -5,6 +5,8 @@ everything else is arithmetic. Between two members of a block, `\\dots` stands f
 between.
 """
 
+import inspect
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -19,7 +21,6 @@ from attnmath.page.language.nodes import Inexact, Misfit, Name, Node, PageError
 from attnmath.page.scenes import values as v
 from attnmath.page.scenes.indexing import big_value, index_value, name_value, partial_value
 from attnmath.page.scenes.values import Value
-from attnmath.page.scenes.vocabulary import OF_SIZES, OPERATOR_NAMES, call, is_rule
 
 # What arithmetic raises where an expression has no value: a singular matrix, a function
 # with too many arguments, a result that is not a matrix.
@@ -65,6 +66,8 @@ class Frame:
         return (id(node), id(self.ranges), *map(self.index.get, node.bare))
 
     def _evaluate(self, node: Node) -> Value:
+        if node.kind == "dots":
+            raise PageError("grammar", "dots stand between two members of a block", node.start)
         try:
             return EVALUATE[node.kind](self, node)
         except PageError as error:
@@ -91,32 +94,15 @@ class Frame:
             return sum(x if s == "+" else -x for s, x in zip(node.args[0], values))
         raise PageError("index", "not an index", node.start)
 
-    def constant(self, number: float) -> Value:
-        return Value(self.scene.array([[number]]), np.array([[abs(number)]]))
+    def constant(self, x: Any) -> Value:
+        """A number, or a matrix of numbers."""
+        return Value(self.scene.array(np.atleast_2d(x)), np.abs(np.atleast_2d(x)))
 
 
 def _one(frame: Frame, node: Node) -> Value:
     if node.args[0] is None:
         return replace(frame.constant(1.0), free=(True, False))
     return frame.constant(1.0).grown((frame.integer(node.args[0]), 1))
-
-
-def _identity(frame: Frame, node: Node) -> Value:
-    eye = np.eye(frame.integer(node.args[0]))
-    return Value(frame.scene.array(eye), eye)
-
-
-def _delta(frame: Frame, node: Node) -> Value:
-    a, b = map(frame.integer, node.args)
-    return frame.constant(float(a == b))
-
-
-def _dots(frame: Frame, node: Node) -> Value:
-    raise PageError("grammar", "dots stand between two members of a block", node.start)
-
-
-def _infinity(frame: Frame, node: Node) -> Value:
-    return Value(frame.scene.array([[np.inf]]), np.zeros((1, 1)))
 
 
 def _transposed(value: Value) -> Value:
@@ -136,9 +122,7 @@ def _power(frame: Frame, node: Node) -> Value:
 
 def _inverse(frame: Frame, node: Node) -> Value:
     value = frame.evaluate(node.args[0])
-    if value.is_number:
-        return v.divide(frame.constant(1.0), value)
-    return v.inverse(value)
+    return v.divide(frame.constant(1.0), value) if value.is_number else v.inverse(value)
 
 
 def _sum(frame: Frame, node: Node) -> Value:
@@ -150,19 +134,13 @@ def _sum(frame: Frame, node: Node) -> Value:
     return out
 
 
-def _prod(frame: Frame, node: Node) -> Value:
-    return reduce(v.multiply, [frame.evaluate(factor) for factor in node.args[0]])
-
-
 def _of_values(operation: Callable[..., Value]) -> Callable[[Frame, Node], Value]:
     return lambda frame, node: operation(*map(frame.evaluate, node.args))
 
 
 def _norm(frame: Frame, node: Node) -> Value:
     value = frame.evaluate(node.args[0])
-    if node.args[1] == "F" or 1 in value.shape:
-        return v.frobenius(value)
-    return v.spectral(value)
+    return v.frobenius(value) if node.args[1] == "F" or 1 in value.shape else v.spectral(value)
 
 
 def _size(value: Value) -> Value:
@@ -173,14 +151,58 @@ def _size(value: Value) -> Value:
 def _func(frame: Frame, node: Node) -> Value:
     name, args = node.args
     values = [frame.evaluate(arg) for arg in args]
-    if name in OF_SIZES:
-        matrix = OF_SIZES[name](*map(frame.integer, args))
-        return Value(frame.scene.array(matrix), matrix)
-    if name in OPERATOR_NAMES:
-        return OPERATOR_NAMES[name](*values)
+    if name == "commutation":
+        return frame.constant(v.commutation(*map(frame.integer, args)))
+    if name in v.OPERATORS:
+        return v.OPERATORS[name](*values)
     if not is_rule(name):
         raise PageError("letter", f"no function {name}", node.start)
     return call(getattr(attnmath, name), values)
+
+
+def is_rule(name: str) -> bool:
+    """Whether a public name of attnmath is a function of the mathematics."""
+    value = getattr(attnmath, name, None) if name in attnmath.__all__ else None
+    return inspect.isfunction(value) and value.__module__.startswith("attnmath._formulas.")
+
+
+ROWWISE = ("softmax", "log_softmax", "logsumexp")  # of the rows of one matrix
+
+
+def call(function: Callable, values: list[Value]) -> Value:
+    """A public function of attnmath on the values; numbers are passed as numbers."""
+    if any(any(value.free) for value in values):
+        raise PageError("shape", "an argument's length is not known: write 1_n")
+    try:
+        points = max(value.x.shape[:-2] for value in values)
+        if not points or function.__name__ in ROWWISE and len(values) == 1:
+            out = _matrix(function(*(_argument(value.x) for value in values)), len(points))
+        else:
+            out = np.stack([_at_point(function, values, k) for k in range(points[0])])
+    except NotAlgebraic:
+        raise
+    except TypeError as error:  # as for another number of arguments
+        raise PageError("shape", str(error)) from None
+    except (ValueError, IndexError) as error:
+        raise Misfit("shape", str(error)) from None
+    largest = 1 + max(float(value.m.max()) for value in values)
+    return Value(out, np.full(out.shape, v.magnitude(out) * largest))
+
+
+def _argument(x: Any) -> Any:
+    return x[..., 0, 0] if tuple(x.shape[-2:]) == (1, 1) else x
+
+
+def _at_point(function: Callable, values: list[Value], k: int) -> Any:
+    """What the function returns at the k-th of many points."""
+    return _matrix(function(*(_argument(x[k] if x.ndim > 2 else x) for x in (a.x for a in values))), 0)
+
+
+def _matrix(out: Any, leading: int) -> Any:
+    """The result, as a matrix: a vector is a column, a number 1×1."""
+    if not hasattr(out, "ndim") or out.ndim > 2 + leading:
+        raise PageError("shape", "this function's result is not one matrix")
+    return out if out.ndim == 2 + leading else out.reshape((*out.shape[:leading], -1, 1))
 
 
 # ---- blocks: `[a, b; c, d]` sets matrices side by side and below each other ------------------------
@@ -217,15 +239,15 @@ def _between(frame: Frame, members: list[Node]) -> list[Node]:
 
 def _members_between(frame: Frame, first: Node, last: Node) -> list[Node]:
     """The members between: `first` with its index one larger each time, up to `last`."""
-    pairs = set(_differences(first, last))
-    if len(pairs) != 1:
+    pairs = _differences(first, last)
+    if len(set(pairs)) != 1:
         raise PageError("index", "dots need members that differ in one index", first.start)
-    low, high = next(iter(pairs))
+    low, high = pairs[0]
     values = range(frame.integer(low) + 1, frame.integer(high))
     if frame.integer(low) != 1 or high.kind == "number":
         raise PageError("index", "dots lead from index 1 to a size", first.start)
-    numbers = [Node("number", (float(value),)) for value in values]
-    return [_stepped(first, last, number) for number in numbers]
+    places = [id(place) for place, _ in pairs]
+    return [_stepped(first, places, Node("number", (float(value),))) for value in values]
 
 
 def _differences(a: Any, b: Any) -> list[tuple[Node, Node]]:
@@ -241,15 +263,9 @@ def _differences(a: Any, b: Any) -> list[tuple[Node, Node]]:
     raise PageError("index", "dots need members that differ in one index")
 
 
-def _stepped(a: Any, b: Any, new: Node) -> Any:
-    """a, with `new` where it differs from b."""
-    if a == b:
-        return a
-    if isinstance(a, tuple):
-        return tuple(_stepped(x, y, new) for x, y in zip(a, b))
-    if a.kind == b.kind != "name" and a.kind != "number":
-        return replace(a, args=_stepped(a.args, b.args, new))
-    return new
+def _stepped(node: Node, places: list[int], new: Node) -> Node:
+    """The node with `new` in some places."""
+    return new if id(node) in places else node.changed(lambda part: _stepped(part, places, new))
 
 
 def _joined(parts: list[Value], axis: int) -> Value:
@@ -268,9 +284,12 @@ def _joined(parts: list[Value], axis: int) -> Value:
 
 EVALUATE: dict[str, Callable[[Frame, Node], Value]] = {
     "number": lambda frame, node: frame.constant(node.args[0]),
-    "one": _one, "identity": _identity, "delta": _delta, "infinity": _infinity, "dots": _dots,
+    "identity": lambda frame, node: frame.constant(np.eye(frame.integer(node.args[0]))),
+    "delta": lambda frame, node: frame.constant(float(operator.eq(*map(frame.integer, node.args)))),
+    "infinity": lambda frame, node: Value(frame.scene.array([[np.inf]]), np.zeros((1, 1))), "one": _one,
     "name": name_value, "index": index_value, "big": big_value, "partial": partial_value,
-    "power": _power, "inverse": _inverse, "sum": _sum, "prod": _prod, "norm": _norm, "func": _func,
+    "prod": lambda frame, node: reduce(v.multiply, map(frame.evaluate, node.args[0])),
+    "power": _power, "inverse": _inverse, "sum": _sum, "norm": _norm, "func": _func,
     "block": _block, "transpose": _of_values(_transposed), "sqrt": _of_values(lambda a: v.entrywise("sqrt", a)),
     "abs": _of_values(_size), "had": _of_values(v.hadamard), "dot": _of_values(v.multiply),
     "kron": _of_values(v.kronecker), "div": _of_values(v.divide), "inner": _of_values(v.inner),

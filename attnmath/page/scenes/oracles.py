@@ -10,25 +10,17 @@ from zlib import crc32
 
 import numpy as np
 
-from attnmath._exact.arrays import (
-    ExactArray,
-    bare,
-    entrywise,
-    exact,
-    letters,
-    made_of,
-    pull_back,
-    push_forward,
-    tracked,
-)
+from attnmath._exact.arrays import bare, entrywise, exact, letters, made_of, pull_back, push_forward, tracked
 from attnmath._exact.outcomes import NotAlgebraic
 from attnmath._exact.point import Point
-from attnmath.page.language.nodes import Inexact, Node, PageError
+from attnmath._words.arrays import is_exact
+from attnmath.page.language.nodes import Inexact, Node
 from attnmath.page.scenes.carried import Carried, Dual, both, combined, value_and_tangent
-from attnmath.page.scenes.cast import Cast, Setting
+from attnmath.page.scenes.cast import Cast
 from attnmath.page.scenes.evaluate import Frame
 from attnmath.page.scenes.indexing import slope_shape
 from attnmath.page.scenes.scene import Env, Scene
+from attnmath.page.scenes.settings import Setting
 from attnmath.page.scenes.values import Value, detached, magnitude
 
 
@@ -49,13 +41,12 @@ class TorchScene(Scene):
         return self.own(x).requires_grad_()
 
     def array(self, x: Any) -> Any:
-        return self.own(x) if self.is_view or self.is_moved else np.asarray(x, dtype=float)
+        return self.own(x) if self.is_view or self.is_moved else np.asarray(detached(x), dtype=float)
+
+    shown = array
 
     def own(self, x: Any) -> Any:
         return x if self.torch.is_tensor(x) else self.torch.tensor(np.asarray(x), dtype=self.torch.float64)
-
-    def shown(self, x: Any) -> Any:
-        return self.own(x) if self.is_view or self.is_moved else detached(x)
 
     def stack(self, parts: list) -> Any:
         if self.torch.is_tensor(parts[0]):
@@ -142,40 +133,22 @@ class Independent(Scene):
 
     def independent(self, key: tuple, shape: tuple) -> np.ndarray:
         """Entries near neither 0 nor 1: pages divide by x and by 1 - x."""
-        rng = np.random.default_rng([self.setting.seed, crc32(repr(unplaced(key)).encode())])
+        rng = np.random.default_rng([self.setting.seed, crc32(repr(key).encode())])
         sign = 1 if self.setting.name == "positive" else rng.choice([-1, 1], shape)
         return sign * (rng.uniform(0.5, 0.9, shape) + rng.choice([0, 0.6], shape))
 
     def run(self, primals: Env, bump: tuple[str, Any] | None = None) -> Env:
         return {}
 
-    def array(self, x: Any) -> np.ndarray:
-        return np.asarray(x, dtype=float)
-
-    def letter(self, prefix: str, letter: str) -> np.ndarray:
-        letter = self.cast.rows.get(letter, letter)
-        self.cast.axes(prefix, letter)
-        if letter == self.cast.loss:
-            raise PageError("letter", f"{letter} is the loss: it stands above a ∂")
-        key = ("letter", prefix, letter)
-        if key not in self.cache:
-            self.cache[key] = self.independent(key[1:], self.shape(letter))
-        return self.cache[key]
+    def value(self, prefix: str, letter: str) -> np.ndarray:
+        key = (prefix, letter)
+        return self.once(("letter", *key), lambda: self.independent(key, self.shape(letter)))
 
     def slope(self, frame: Frame, node: Node) -> Value:
         above, below = (frame.evaluate(part).shape for part in node.args)
         key = (node, tuple(sorted(frame.index.items())))
-        if key not in self.cache:
-            self.cache[key] = self.independent(key, slope_shape(above, below))
-        x = self.cache[key]
+        x = self.once(key, lambda: self.independent(key, slope_shape(above, below)))
         return Value(x, np.full(x.shape, magnitude(x)))
-
-
-def unplaced(x: Any) -> Any:
-    """Nodes and tuples of them as tuples, without where they stand in the text."""
-    if isinstance(x, Node):
-        return x.kind, *map(unplaced, x.args)
-    return tuple(map(unplaced, x)) if isinstance(x, tuple) else x
 
 
 class ExactScene(Carried):
@@ -196,7 +169,7 @@ class ExactScene(Carried):
         return letters(self.point, self.shape(letter))
 
     def array(self, x: Any) -> Any:
-        return x if isinstance(x, ExactArray | Dual) else exact(np.asarray(x), self.point)
+        return x if isinstance(x, Dual) or is_exact(x) else exact(np.asarray(x), self.point)
 
     def own(self, x: Any) -> Any:
         return both(bare, self.array(x))
@@ -237,11 +210,8 @@ class ExactScene(Carried):
         key = ("tangents",)
         if key not in self.cache:
             roots = [x for letter in self.env.values() for part in numbers_of(letter) for x in part.flat]
-            seeds = {
-                id(x): dot
-                for k in self.primals
-                for x, dot in zip(numbers_of(self.env[k])[0].flat, self.own(self.tangents[k]).flat)
-            }
+            seeds = {id(x): dot for k in self.primals
+                     for x, dot in zip(numbers_of(self.env[k])[0].flat, self.own(self.tangents[k]).flat)}
             self.cache[key] = push_forward(made_of(x for x in roots if x.slopes is not None), seeds)
         found = self.cache[key]
         return both(lambda part: entrywise(lambda x: found.get(id(x), self.point.zero), part), self.env[letter])

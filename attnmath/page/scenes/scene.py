@@ -13,9 +13,10 @@ from typing import Any, Self
 import numpy as np
 
 from attnmath.page.language.nodes import Node, PageError
-from attnmath.page.scenes.cast import Cast, Setting
+from attnmath.page.scenes.cast import Cast
 from attnmath.page.scenes.evaluate import Frame
 from attnmath.page.scenes.indexing import group_of, slope_value
+from attnmath.page.scenes.settings import Setting
 from attnmath.page.scenes.values import Value, detached, magnitude
 
 Env = dict[str, Any]  # letter -> its value
@@ -25,7 +26,6 @@ class Scene:
     """A cast with values for its letters, and the derivatives by them."""
 
     # What an oracle gives.
-    array: Callable[[Any], Any]  # an array of the numbers that are compared
     stack: Callable[[list], Any]  # the members of a family, in one array
     gradient: Callable[[str], Any]  # of the loss, by a letter
     tangent: Callable[[str], Any]  # of a letter, along the tangents of what is drawn
@@ -35,7 +35,9 @@ class Scene:
 
     def __init__(self, cast: Cast, setting: Setting, definitions: dict):
         self.cast, self.setting, self.definitions = cast, setting, definitions
-        self.sizes = with_products(cast, {**cast.sizes, **setting.sizes})
+        sizes = {**cast.sizes, **setting.sizes}
+        products = {axis for spec in cast.letters.values() for axis in spec.axes if "*" in axis}  # such as H*d_v
+        self.sizes = sizes | {axis: prod(sizes[a] for a in axis.split("*")) for axis in products}
         rng = np.random.default_rng(setting.seed)
         primals = [k for k, spec in cast.letters.items() if spec.is_primal]
         given: Env = {k: self.drawn(rng, k) for k in primals}
@@ -85,6 +87,10 @@ class Scene:
 
     # ---- values ------------------------------------------------------------------------------
 
+    def array(self, x: Any) -> Any:
+        """An array of the numbers that are compared."""
+        return np.asarray(x, dtype=float)
+
     def drawn(self, rng: np.random.Generator, letter: str) -> Any:
         shape, origin = self.shape(letter), self.cast.letters[letter].origin
         if origin == "random" and shape != (1, 1):
@@ -99,9 +105,8 @@ class Scene:
         """What was drawn, so that derivatives by it can be taken."""
         return x
 
-    def tracked(self, value: Any) -> Any:
-        """The same of a letter that follows from others."""
-        return value
+    tracked = leaf  # the same of a letter that follows from others
+    shown = leaf  # a letter as a frame computes with it
 
     def shape(self, letter: str) -> tuple[int, ...]:
         return tuple(1 if a == "1" else self.sizes[a] for a in self.cast.letters[letter].axes)
@@ -167,17 +172,14 @@ class Scene:
         """A letter as a frame computes with it, and its magnitude; of a view only derivatives are wanted."""
         if self.is_view:
             return self.shown(self.letter(prefix, letter)), 0.0
-        key = ("seen", *self._key(prefix, letter))
-        if key not in self.cache:
+
+        def find() -> tuple[Any, float]:
             x = self.letter(prefix, letter)
-            self.cache[key] = self.shown(x), self.magnitude(x)
-        return self.cache[key]
+            return self.shown(x), self.magnitude(x)
 
-    def shown(self, x: Any) -> Any:
-        return x
+        return self.once(("seen", *self._key(prefix, letter)), find)
 
-    def magnitude(self, x: Any) -> float:
-        return magnitude(x)
+    magnitude = staticmethod(magnitude)
 
     def _key(self, prefix: str, letter: str) -> tuple[str, str, tuple]:
         letter = self.cast.rows.get(letter, letter)
@@ -189,14 +191,21 @@ class Scene:
         self.cast.axes(prefix, letter)
         if letter == self.cast.loss:
             raise PageError("letter", f"{letter} is the loss: it stands above a ∂")
+        return self.value(prefix, letter)
+
+    def value(self, prefix: str, letter: str) -> Any:
+        """The same of a letter that may have it."""
         if prefix and self.is_view:
             raise PageError("grammar", "the derivative of a derivative is not read")
         if prefix == "" and letter in self.env:
             return self.env[letter]
-        key = ("letter", *self._key(prefix, letter))
+        find = {"": self._late, "d": self._gradient, "dot": self._tangent, "dotd": self._second}
+        return self.once(("letter", *self._key(prefix, letter)), lambda: find[prefix](letter))
+
+    def once(self, key: tuple, find: Callable[[], Any]) -> Any:
+        """What was found under this key, or is found now."""
         if key not in self.cache:
-            find = {"": self._late, "d": self._gradient, "dot": self._tangent, "dotd": self._second}
-            self.cache[key] = find[prefix](letter)
+            self.cache[key] = find()
         return self.cache[key]
 
     def own(self, x: Any) -> Any:
@@ -232,15 +241,12 @@ class Scene:
 
     def _check_path(self, letter: str) -> None:
         if letter not in self.env or letter not in self.sources(self.outputs):
-            message = f"the loss on {', '.join(self.outputs)} does not depend on {letter}"
-            raise PageError("letter", message)
+            raise PageError("letter", f"the loss on {', '.join(self.outputs)} does not depend on {letter}")
 
     def downstream(self, letter: str) -> set[str]:
         """The letter, and all that are made from it."""
-        key = ("downstream", letter)
-        if key not in self.cache:
-            self.cache[key] = {letter, *(k for k in self.definitions if letter in self.sources((k,)))}
-        return self.cache[key]
+        makes = (k for k in self.definitions if letter in self.sources((k,)))
+        return self.once(("downstream", letter), lambda: {letter, *makes})
 
     def sources(self, letters: tuple) -> set[str]:
         """All that these letters are made from."""
@@ -257,9 +263,3 @@ class Scene:
     def slope(self, frame: Frame, node: Node) -> Value:
         """∂ numerator / ∂ letter: entries of the numerator by entries of the letter."""
         return slope_value(self, frame, node)
-
-
-def with_products(cast: Cast, sizes: dict[str, int]) -> dict[str, int]:
-    """The sizes, and those of the axes that are products of two, such as H*d_v."""
-    axes = {axis for spec in cast.letters.values() for axis in spec.axes if "*" in axis}
-    return {**sizes, **{axis: prod(sizes[a] for a in axis.split("*")) for axis in axes}}

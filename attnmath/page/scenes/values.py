@@ -9,13 +9,15 @@ The matrix is the last two axes of `x`: an oracle may put one more in front of t
 many points at once; `m` is of no use to it then.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from attnmath._words.arrays import is_exact, namespace, real
-from attnmath.page.language.nodes import Misfit, PageError
+from attnmath.page.language.nodes import Inexact, Misfit, PageError
 
 
 def magnitude(x: Any) -> float:
@@ -162,9 +164,7 @@ def power(a: Value, exponent: Value) -> Value:
 
 
 def inverse(a: Value) -> Value:
-    known(a, "an inverse")
-    if a.shape[0] != a.shape[1]:
-        raise Misfit("shape", f"no inverse of a {a} matrix")
+    square(a, "an inverse", "inverse")
     x = namespace(a.x).linalg.inv(a.x)
     size = sizes(x)
     return Value(x, size @ a.m @ size)
@@ -200,20 +200,24 @@ def known(a: Value, what: str) -> None:
         raise PageError("shape", f"{what} needs known lengths: write 1_n")
 
 
+def square(a: Value, what: str, name: str) -> None:
+    """A PageError, unless it has as many rows as columns."""
+    known(a, what)
+    if a.shape[0] != a.shape[1]:
+        raise Misfit("shape", f"no {name} of a {a} matrix")
+
+
+SLOPES: dict[str, Callable[[Any, Any], Any]] = {  # from the sizes of the argument, and of the value
+    "exp": lambda x, y: y, "log": lambda x, y: 1 / x, "sqrt": lambda x, y: 0.5 / np.maximum(y, 1e-300),
+    "tanh": lambda x, y: np.ones_like(y),
+}
+
+
 def entrywise(name: str, a: Value) -> Value:
     """exp, log, tanh, sqrt, entrywise, with the condition of each."""
-    xp = namespace(a.x)
-    y = getattr(xp, name)(a.x)
+    y = getattr(namespace(a.x), name)(a.x)
     out = sizes(y)
-    if name == "exp":
-        slope = out
-    elif name == "log":
-        slope = 1 / sizes(a.x)
-    elif name == "sqrt":
-        slope = 0.5 / np.maximum(out, 1e-300)
-    else:  # tanh
-        slope = np.ones_like(out)
-    moved = np.where(out == 0, 0.0, a.m * slope)
+    moved = np.where(out == 0, 0.0, a.m * SLOPES[name](sizes(a.x), out))
     return Value(y, out + moved, a.free)
 
 
@@ -229,3 +233,61 @@ def spectral(a: Value) -> Value:
         raise PageError("value", "a norm of what is not finite")
     xp = np if is_exact(a.x) else namespace(a.x)
     return Value(xp.linalg.svdvals(a.x).max().reshape((1, 1)), ((a.m * a.m).sum() ** 0.5)[None, None])
+
+
+# ---- operators that the page writes by name ----------------------------------------------------
+
+
+def diag(a: Value) -> Value:
+    if 1 not in a.shape or any(a.free):
+        raise PageError("shape", "diag needs a row or a column")
+    eye = np.eye(max(a.shape))
+    return Value(_column(a.x) * eye_like(a.x, eye), _column(a.m) * eye)
+
+
+def _column(x: Any) -> Any:
+    return x.reshape((*x.shape[:-2], -1, 1))
+
+
+def eye_like(x: Any, eye: np.ndarray) -> Any:
+    return x.new_tensor(eye) if hasattr(x, "new_tensor") else eye
+
+
+def trace(a: Value) -> Value:
+    square(a, "tr", "trace")
+    return entry_sum(Value(a.x * eye_like(a.x, np.eye(a.shape[0])), a.m * np.eye(a.shape[0])))
+
+
+def vec(a: Value) -> Value:
+    known(a, "vec")
+    return Value(_column(a.x), _column(a.m))
+
+
+def rank(a: Value) -> Value:
+    known(a, "rank")
+    if is_exact(a.x):
+        raise Inexact("algebra", "a rank at a random point is that of almost all matrices only")
+    rank = float(np.linalg.matrix_rank(detached(a.x)))
+    return Value(a.x[:1, :1] * 0 + rank, np.array([[rank]]))
+
+
+def det(a: Value) -> Value:
+    square(a, "det", "determinant")
+    x = namespace(a.x).linalg.det(a.x)[..., None, None]
+    return Value(x, np.prod(a.m.sum(1)).reshape((1, 1)))
+
+
+def entropy(a: Value) -> Value:
+    return negative(entry_sum(hadamard(a, entrywise("log", a))))
+
+
+def commutation(rows: int, columns: int) -> np.ndarray:
+    """The permutation with commutation(r, c) vec(X) = vec(X^T) for X of r×c."""
+    eye = np.eye(rows * columns).reshape(rows, columns, rows, columns)
+    return eye.transpose(1, 0, 2, 3).reshape(rows * columns, rows * columns)
+
+
+OPERATORS: dict[str, Callable[..., Value]] = {
+    "rowsum": rowsum, "diag": diag, "tr": trace, "vec": vec, "rank": rank, "det": det, "entropy": entropy,
+    **{name: partial(entrywise, name) for name in ("exp", "log", "tanh")},
+}

@@ -5,6 +5,7 @@ import importlib
 import os
 import sys
 import warnings
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -15,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from attnmath.page.language.chapter import Chapter, Display, Fault, read_chapter
-from attnmath.page.language.letters import scope
-from attnmath.page.language.nodes import Misfit, PageError, inequalities, names_in
+from attnmath.page.language.nodes import Misfit, PageError, claims, inequalities, names_in
 from attnmath.page.scenes.carried import NumPyScene
-from attnmath.page.scenes.cast import Cast, Setting
+from attnmath.page.scenes.cast import Cast, scope
 from attnmath.page.scenes.casts import Written, completed, define, written
 from attnmath.page.scenes.indexing import loss_gradient
 from attnmath.page.scenes.oracles import Independent
 from attnmath.page.scenes.scene import Scene
+from attnmath.page.scenes.settings import Setting
 from attnmath.page.verdicts.promise import left_sides
 from attnmath.page.verdicts.trial import Trial, locals_of
 
@@ -33,13 +34,8 @@ FREE = (Setting("signed", 1), Setting("positive", 2))
 class Book:
     """All chapters, and the scenes in which their displays are run."""
 
-    def __init__(
-        self,
-        chapters: list[Chapter],
-        casts: Written,
-        before: "Book | None" = None,  # which differs in a display
-    ):
-        self.chapters, self.before = chapters, before
+    def __init__(self, chapters: list[Chapter], casts: Written, before: "Book | None" = None):
+        self.chapters, self.before = chapters, before  # the book before a change of one display
         self.casts: dict[str, tuple[Cast, ...]]
         self.faults: list[Fault]
         self.casts, self.faults = (before.casts, before.faults) if before else completed(chapters, casts)
@@ -89,10 +85,9 @@ class Book:
 
         If there is none, the error is that of the cast which knows most of them.
         """
-        casts = self.casts.get(Path(display.path).stem)
+        casts = self.casts.get(display.stem)
         if not casts:
-            stem = Path(display.path).stem
-            raise PageError("letter", f"this chapter has no cast; write chapters/_casts/{stem}.py")
+            raise PageError("letter", f"this chapter has no cast; write chapters/_casts/{display.stem}.py")
         letters = {letter for _, letter in names_in(display.statements)}
         errors: list[PageError] = []
         for cast in casts:
@@ -118,7 +113,7 @@ class Book:
         key = display.label, display.text
         if key not in self._casts:
             first = self.cast_of(display)
-            rest = [cast for cast in self.casts[Path(display.path).stem] if cast is not first]
+            rest = [cast for cast in self.casts[display.stem] if cast is not first]
             is_alone = display.kind == "err" or self._defines(display, first)
             known = () if is_alone else filter(lambda cast: self._knows(cast, display, first), rest)
             self._casts[key] = (first, *known)
@@ -146,9 +141,8 @@ class Book:
         if any(spec.origin == display.label for spec in cast.letters.values()):
             return True
         lefts = left_sides(display.statements, self.scenes(cast)[0])
-        return display.kind == "eq" and any(
-            not prefix and cast.letters[k].is_primal for prefix, k in lefts if k in cast.letters
-        )
+        given = {k for prefix, k in lefts if not prefix and k in cast.letters and cast.letters[k].is_primal}
+        return display.kind == "eq" and bool(given)
 
     def _knows(self, cast: Cast, display: Display, first: Cast) -> bool:
         letters = {first.rows.get(k, k) for _, k in names_in(display.statements)} & first.letters.keys()
@@ -170,21 +164,14 @@ class Book:
         return True
 
     def check_names(self, statements: tuple, cast: Cast) -> None:
-        scene = self.scenes(cast)[0].paired(self.outputs(statements, cast))
-        axes = locals_of(statements, cast, scene)[1]
-        for statement in statements:
-            if not statement.is_local:
-                scope(statement, cast, axes)
+        axes = locals_of(statements, cast, self.paired(statements, self.scenes(cast)[0]))[1]
+        for _, statement in claims(statements):
+            scope(statement, cast, axes)
 
     def with_display(self, changed: Display) -> "Book":
         """The book with one display in another wording."""
-        chapters = [
-            replace(
-                chapter,
-                displays=tuple(changed if d.label == changed.label else d for d in chapter.displays),
-            )
-            for chapter in self.chapters
-        ]
+        chapters = [replace(one, displays=[changed if d.label == changed.label else d for d in one.displays])
+                    for one in self.chapters]
         return Book(chapters, self.casts, before=self)
 
     def paired(self, statements: tuple, scene: Scene) -> Scene:
@@ -213,17 +200,15 @@ class Book:
 FORKS = sys.platform == "linux"  # elsewhere a system's libraries do not survive it
 
 
-def each_cast(
-    work: Callable, book: Book, root: Path | None, displays: list[Display], at_a_time: int | None = None
-) -> list:
-    """`work(book, display)` for each display, in their order.
+def each_cast(work: Callable, book: Book, root: Path | None, displays: list[Display], at_a_time: int = 0) -> list:
+    """`work(book, display)` for each display, in their order; the fault, where there is one.
 
     The displays of a cast are done in one process, where its gradients are found once; or so many
     at a time, if the work takes much longer than the gradients.
     """
-    groups: dict[str, list[Display]] = {}
+    groups: dict[str, list[Display]] = defaultdict(list)
     for display in displays:
-        groups.setdefault(_cast_name(book, display), []).append(display)
+        groups[_cast_name(book, display)].append(display)
     tasks = [(work, [d.label for d in group[k : k + (at_a_time or len(group))]])
              for group in groups.values() for k in range(0, len(group), at_a_time or len(group))]
     if not tasks:
@@ -265,4 +250,15 @@ def _open(book: Book | None, root: Path | None) -> None:
 def _do(task: tuple) -> list:
     work, labels = task
     assert _BOOK is not None, "_open has run"
-    return [work(_BOOK, _BOOK.displays.get(label) or _BOOK.relations[label]) for label in labels]
+    displays = _BOOK.displays | _BOOK.relations
+    return [found_or_fault(work, _BOOK, displays[label]) for label in labels]
+
+
+def found_or_fault(work: Callable, book: Book, display: Display) -> Any:
+    """What the work finds of a display, or its fault."""
+    try:
+        return work(book, display)
+    except PageError as error:
+        return display.fault(error)
+    except Fault as fault:
+        return fault

@@ -1,18 +1,20 @@
 """Judges displays: every statement of every display, in every scene of the casts that know it."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from attnmath.page.language.chapter import Display, Fault
-from attnmath.page.language.nodes import Condition, Name, Node, PageError, Statement, inserted, names_in, numbered
+from attnmath.page.language.chapter import Display
+from attnmath.page.language.nodes import Node, PageError, Statement, claims, inserted, names_in, numbered, steps
 from attnmath.page.scenes.cast import Cast
 from attnmath.page.scenes.oracles import Independent, TorchScene
 from attnmath.page.scenes.scene import Scene
 from attnmath.page.verdicts.book import Book
 from attnmath.page.verdicts.promise import check_function
-from attnmath.page.verdicts.published import Refuted, refuse_unmet, refute
+from attnmath.page.verdicts.published import Refuted, in_scene, refuse_unmet, refuted
 from attnmath.page.verdicts.trial import Trial, is_constant
 
 
@@ -36,44 +38,36 @@ def judge(book: Book, display: Display, counted: bool = False) -> Verdict | Refu
     """
     try:
         with np.errstate(all="ignore"):
-            return _judge(book, display, counted)
+            statements, cast = display.statements, book.cast_of(display)
+            scenes = book.stage(display) + book.stage(display, TorchScene)
+            if display.kind == "err":
+                refuse_nothing(statements)
+                return refuted(display, [(scene, in_scene(book, statements, scene)) for scene in scenes])
+            found = hold(book, display.label, statements, scenes)
+            refuse_vacuous(statements, book.all_paired(statements, book.stage(display)))
+            told = facts_and_algebra(book, statements, cast) if counted else ()
+            return Verdict(display, cast.name, len(scenes), *found, *told)
     except PageError as error:
         raise display.fault(error) from None
 
 
-def _judge(book: Book, display: Display, counted: bool) -> Verdict | Refuted:
-    statements = display.statements
-    cast = book.cast_of(display)
-    scenes = book.stage(display) + book.stage(display, TorchScene)
-    if display.kind == "err":
-        refuse_nothing(statements)
-        return refute(book, display, cast, scenes)
-    found = hold(book, display.label, statements, scenes)
-    refuse_vacuous(statements, book.all_paired(statements, book.stage(display)))
-    told = facts_and_algebra(book, statements, cast) if counted else ()
-    return Verdict(display, cast.name, len(scenes), *found, *told)
-
-
-def hold(
-    book: Book, label: str, statements: tuple, scenes: tuple, only: tuple | None = None
-) -> tuple[int, float]:
+def hold(book: Book, label: str, statements: tuple, scenes: tuple, only: tuple | None = None) -> tuple[int, float]:
     """How many comparisons, and the largest error; a PageError where something fails.
 
     `only` restricts it to some of the statements.
     """
     refuse_nothing(statements)
     comparisons, worst = 0, 0.0
-    met: dict[int, list[Scene]] = {}
+    met: dict[int, list[Scene]] = defaultdict(list)
     told: set[int] = set()  # statements with a side that is not zero
     scenes = book.all_paired(statements, scenes)
     for scene in scenes:
-        largest: dict = {}
+        largest: dict[int, float] = defaultdict(float)
         for k, compared in Trial(statements, scene).run(only):
             comparisons, worst = comparisons + 1, max(worst, compared.error)
-            met.setdefault(k, []).append(scene)
-            largest[k] = max(largest.get(k, 0.0), compared.magnitude)
-            if compared.tells:
-                told.add(k)
+            met[k].append(scene)
+            largest[k] = max(largest[k], compared.magnitude)
+            told |= {k} if compared.tells else set()
         if label.startswith("eq:"):
             worst = max(worst, check_function(label[3:], statements, scene, largest))
     refuse_unmet(statements, met, only)
@@ -109,33 +103,24 @@ def refuse_idle(label: str, statements: tuple, k: int, scenes: tuple) -> None:
 
 def refuse_nothing(statements: tuple) -> None:
     """Nothing stated, identical sides, a name that is given and not used."""
-    stated = [statement for statement in statements if not statement.is_local]
-    if not stated:
+    if not claims(statements):
         raise PageError("value", "nothing is stated", 0)
-    for statement in stated:
+    for _, statement in claims(statements):
         for a, b in zip(statement.members, statement.members[1:]):
             if a == b:
                 raise PageError("value", "the sides are identical", b.start)
     for k, statement in enumerate(statements):
-        if statement.is_local:
-            left = statement.members[0]
-            if left.base.args not in names_in(statements[k + 1 :]):
-                raise PageError("letter", f"{left.base.args[-1]} is named and not used", left.start)
+        left = statement.members[0]
+        if statement.is_local and left.base.args not in names_in(statements[k + 1 :]):
+            raise PageError("letter", f"{left.base.args[-1]} is named and not used", left.start)
 
 
 def facts_and_algebra(book: Book, statements: tuple, cast: Cast) -> tuple[int, int]:
     """How many steps need a fact, and how many hold for any matrices (algebra)."""
     scenes = book.scenes(cast, Independent)
-    facts = algebra = 0
-    for k, statement in enumerate(statements):
-        if statement.is_local:
-            continue
-        for i in range(len(statement.relations)):
-            if all(_is_free(statements, k, i, scene) for scene in scenes):
-                algebra += 1
-            else:
-                facts += 1
-    return facts, algebra
+    asked = steps(statements)
+    algebra = sum(all(_is_free(statements, k, i, scene) for scene in scenes) for k, i in asked)
+    return len(asked) - algebra, algebra
 
 
 def _is_free(statements: tuple, k: int, i: int, scene: Scene) -> bool:
@@ -149,13 +134,6 @@ def _is_free(statements: tuple, k: int, i: int, scene: Scene) -> bool:
         return False
 
 
-def verdict_or_fault(book: Book, display: Display, counted: bool = False) -> Verdict | Refuted | Fault:
-    try:
-        return judge(book, display, counted)
-    except Fault as fault:
-        return fault
-
-
 # ---- what says less than it seems to: a condition that does nothing, or says it all ----------------
 
 CHANGES: tuple[Callable[[Node], Node], ...] = (  # under which what is zero stays zero
@@ -166,8 +144,8 @@ CHANGES: tuple[Callable[[Node], Node], ...] = (  # under which what is zero stay
 
 def refuse_vacuous(statements: tuple, scenes: tuple) -> None:
     """A PageError for what holds by itself, or has a part that makes no difference."""
-    stated = [statement for statement in statements if not statement.is_local]
-    for statement, plain, whole in zip(stated, numbered(statements), inserted(statements), strict=True):
+    forms = zip(claims(statements), numbered(statements), inserted(statements), strict=True)
+    for (_, statement), plain, whole in forms:
         pairs = list(_pairs(plain))
         for number, (a, _, b) in enumerate(pairs, 1):
             if a == b:
@@ -182,7 +160,8 @@ def refuse_vacuous(statements: tuple, scenes: tuple) -> None:
             refuse_unmoved(whole, scenes)
 
 
-def _pairs(one: Statement | Condition) -> Iterator[tuple[Node, str, Node]]:
+def _pairs(one: Any) -> Iterator[tuple[Node, str, Node]]:
+    """The neighbours in a statement, or in a condition, with the relation between them."""
     return zip(one.members, one.relations, one.members[1:])
 
 
@@ -193,17 +172,13 @@ def _says(one: tuple, other: tuple) -> bool:
 
 def refuse_idle_parts(statements: tuple, statement: Statement, scenes: tuple) -> None:
     """A part of a condition without which the same indices of the same settings meet it."""
-    parts = [
-        condition._replace(members=condition.members[i : i + 2], relations=condition.relations[i : i + 1])
-        for condition in statement.conditions if condition.word != "within"
-        for i in range(len(condition.relations))
-    ]
+    parts = [one._replace(members=one.members[i : i + 2], relations=one.relations[i : i + 1])
+             for one in statement.conditions if one.word != "within" for i in range(len(one.relations))]
     if len(parts) < 2:
         return
-    held = []  # which parts are met, at each place
-    for trial in (Trial(statements, scene) for scene in scenes):
-        for frame in trial.frames(statement, ignore=True):
-            held.append([trial.holds(frame, part) for part in parts])
+    trials = [Trial(statements, scene) for scene in scenes]
+    held = [[trial.holds(frame, part) for part in parts]  # which parts are met, at each place
+            for trial in trials for frame in trial.frames(statement, ignore=True)]
     for k, part in enumerate(parts):
         if all(all(met) == all(met[:k] + met[k + 1 :]) for met in held):
             message = "without this part of its condition it says the same in every setting: delete it"
@@ -221,14 +196,14 @@ def refuse_unmoved(statement: Statement, scenes: tuple) -> None:
             raise PageError("value", message, statement.conditions[0].start)
 
 
-def _underived(node: Node) -> set[Name]:
+def _underived(node: Node) -> set[tuple]:
     """The names in a node, but for those of derivatives."""
-    if node.kind in ("name", "partial"):
-        return {node.args} if node.kind == "name" else set()
-    return set().union(*map(_underived, node.children))
+    if node.kind == "name":
+        return {node.args}
+    return set() if node.kind == "partial" else set().union(*map(_underived, node.children))
 
 
-def _moved(node: Node, name: Name, change: Callable[[Node], Node]) -> Node:
+def _moved(node: Node, name: tuple, change: Callable[[Node], Node]) -> Node:
     """A node with another value for a letter."""
     if node.base.kind == "name":
         return change(node) if node.base.args == name else node
@@ -239,8 +214,6 @@ def _moved(node: Node, name: Name, change: Callable[[Node], Node]) -> Node:
 
 def _differ(statement: Statement, moved: tuple, scene: Scene) -> bool:
     """Whether a side changes at some indices that meet the condition."""
-    return any(
-        a != b and not np.array_equal(frame.evaluate(a).x, frame.evaluate(b).x)
-        for frame in Trial((statement,), scene).frames(statement)
-        for a, b in zip(statement.members, moved)
-    )
+    pairs = [(a, b) for a, b in zip(statement.members, moved) if a != b]
+    return any(not np.array_equal(frame.evaluate(a).x, frame.evaluate(b).x)
+               for frame in Trial((statement,), scene).frames(statement) for a, b in pairs)

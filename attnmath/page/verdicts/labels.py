@@ -18,19 +18,18 @@ from functools import cache
 from pathlib import Path
 
 import attnmath
-from attnmath.page.language.chapter import LABELLED, Chapter, Display, Fault
-from attnmath.page.language.inline import MADE
-from attnmath.page.language.letters import beside, letters_in, tables_of
+from attnmath.page.language.chapter import LABELLED, MADE, Chapter, Display, Fault
+from attnmath.page.language.letters import letters_in, near, tables_of
 from attnmath.page.language.nodes import PageError, names_in
-from attnmath.page.language.syntax import parse, unset
+from attnmath.page.language.syntax import readable, unset
 from attnmath.page.scenes.cast import Cast
 from attnmath.page.scenes.casts import repeated, written
+from attnmath.page.scenes.evaluate import is_rule
 from attnmath.page.scenes.scene import Scene
-from attnmath.page.scenes.vocabulary import is_rule
 from attnmath.page.verdicts.book import Book
 from attnmath.page.verdicts.listing import Reader, Unread, assigned, calls_of
 from attnmath.page.verdicts.normal import Page, code_of, form_of, settled
-from attnmath.page.verdicts.promise import code_name, code_names, given
+from attnmath.page.verdicts.promise import code_name, code_names, given, rule_line
 
 CHECK = re.compile(r"(check|assert|verify|raises)(_|$)")  # what a test calls that can fail
 SKIPPED = re.compile(r"\b(skip|xfail)\b")
@@ -63,14 +62,13 @@ def _fault(display: Display, message: str) -> Fault:
 
 
 def _promises(display: Display, chapter: Chapter, tests: Callable[[str], bool] | None) -> list[Fault]:
-    name, faults = display.name, []
-    if name not in attnmath.__all__:
-        faults.append(_fault(display, f"attnmath has no public function {name}"))
-    if name not in chapter.shown:
-        faults.append(_fault(display, f"no cell of this chapter has show({name})"))
-    if tests is not None and not tests(f"test_{name}"):
-        faults.append(_fault(display, f"tests/ has no test_{name} that asserts anything"))
-    return faults
+    name = display.name
+    kept = {
+        f"attnmath has no public function {name}": name in attnmath.__all__,
+        f"no cell of this chapter has show({name})": name in chapter.shown,
+        f"tests/ has no test_{name} that asserts anything": tests is None or tests(f"test_{name}"),
+    }
+    return [_fault(display, message) for message, is_kept in kept.items() if not is_kept]
 
 
 def _other_lines(book: Book, display: Display) -> list[Fault]:
@@ -108,22 +106,15 @@ def _asserts(test: ast.FunctionDef) -> bool:
 
 
 def _letters(book: Book, stem: str) -> set[str]:
-    """The letters in the first cells of the tables of the notation, and of a chapter's own letters.
-
-    A chapter that names another one there has its letters as well.
-    """
+    """The letters in the first cells of the tables of a chapter."""
     texts = {chapter.stem: chapter.text for chapter in book.chapters}
-    stems = stem, "notation", *beside(texts.get(stem, ""))
+    stems = near(stem, texts.get(stem, ""))
     return set().union(*(letters_in(tables_of(one, texts.get(one, ""))) for one in stems))
 
 
 def _unlisted(book: Book, display: Display, letters: set[str]) -> list[Fault]:
-    try:
-        statements = display.statements
-    except PageError:
-        return []  # judged, and reported, elsewhere
-    casts = book.casts.get(Path(display.path).stem, ())
-    for node in (n for statement in statements for n in statement.nodes() if n.kind == "name"):
+    casts = book.casts.get(display.stem, ())
+    for node in (n for statement in readable(display.text) for n in statement.nodes() if n.kind == "name"):
         letter = node.args[1]
         if letter not in letters and any(cast.knows(letter) for cast in casts):
             message = f"{letter} has no line in the notation, nor among the letters of its chapter"
@@ -149,39 +140,40 @@ def refuse_other_lines(name: str, statements: tuple, scene: Scene) -> None:
     form = form_of(scene.cast)
     reader = Reader(form, set(names), kept)
     page = Page(statements, scene, form, kept, reader.returned)
+    rules = [rule_line(statement, scene.cast, page.axes) for statement in statements]
+    lefts = [code_name(scene.cast, *line.left) for line in rules]
     if "tile" in inspect.signature(function).parameters:
-        refuse_other_order(name, page, statements, set(names))
+        refuse_other_order(name, lefts, statements, set(names))
         return
     try:
         lines, out = reader.lines(function)
-        want = [(page.left(s), page.expression(s), s) for s in statements]
+        want = [(left, page.read(line.rule), line.statement) for left, line in zip(lefts, rules)]
     except Unread as error:
         raise PageError("listing", str(error)) from None
     found = out.items() if isinstance(out, dict) else [(want[-1][0], out)]
     lines += [(key, x) for key, x in found if isinstance(x, tuple) and x != ("name", key)]
-    lefts = {left for left, _, _ in want}
     inputs = {code_name(scene.cast, *key) for key in given(function, names)}
-    lost = sorted((reader.own & set(names)) - lefts - inputs)
+    lost = sorted((reader.own & set(names)) - {*lefts} - inputs)
     if lost:
         raise PageError("listing", f"the listing of {name} gives {lost[0]}, and no line of the display does")
-    got = settled(form, lines, lefts)
+    got, _ = settled(form, lines, lefts)
     got += [("nothing more", ())] * (len(want) - len(got))
     for (left, x, statement), (letter, y) in zip(want, got, strict=True):
         if letter != left:
             message = f"here the display gives {left}, and the listing of {name} gives {letter}"
             raise PageError("listing", message, statement.start)
-        if page.is_entry(statement):
-            x, y = form.entry(x), form.entry(y)
-        if page.is_number(statement) and y[:2] == ("call", "rowsum"):
-            y = y[2]  # a pairing, of which the rest is summed
+        if page.rank(statement.members[0]) == 0:
+            if statement.members[0].kind == "index":
+                x, y = form.entry(x), form.entry(y)
+            elif y[:2] == ("call", "rowsum"):
+                y = y[2]  # a pairing, of which the rest is summed
         if x != y:
             message = f"{left} = {code_of(x)} on the page, {code_of(y)} in the listing of {name}"
             raise PageError("listing", message, statement.members[-1].start)
 
 
-def refuse_other_order(name: str, page: Page, statements: tuple, known: set) -> None:
+def refuse_other_order(name: str, lefts: list[str], statements: tuple, known: set) -> None:
     """The same of the letters alone that the listing gives."""
-    lefts = [page.left(statement) for statement in statements]
     own = [letter for letter in assigned(getattr(attnmath, name)) if letter in known]
     for letter, after in zip(own, [*own[1:], ""]):
         if letter not in lefts:
@@ -196,12 +188,12 @@ def refuse_other_order(name: str, page: Page, statements: tuple, known: set) -> 
 
 def posing(book: Book) -> list[Fault]:
     """Faults: hypotheses on letters that the page computes, which only pose as hypotheses."""
-    everywhere = _origins(casts for casts in book.casts.values())
+    everywhere = _origins(book.casts.values())
     found = []
     for chapter in (c for c in book.chapters if c.stem not in MADE):
         here = _origins([book.casts.get(chapter.stem, ())])
         for relation in chapter.hypotheses:
-            letters = {letter for _, letter in names_in(parse(relation.text))}
+            letters = {letter for _, letter in names_in(relation.statements)}
             of = {letter: here if letter in here[0] | here[1] else everywhere for letter in letters}
             if computed := sorted(letter for letter, (drawn, made) in of.items() if letter in made - drawn):
                 message = f"{computed[0]} is computed, and no hypothesis; write an assertion, which is run"
@@ -211,31 +203,22 @@ def posing(book: Book) -> list[Fault]:
 
 def _origins(chapters: Iterable[Iterable[Cast]]) -> tuple[set[str], set[str]]:
     """The letters, and letters of rows, that casts draw, and those that their displays define."""
-    origins: tuple[set[str], set[str]] = set(), set()
-    for cast in (cast for casts in chapters for cast in casts):
-        for name in (*cast.letters, *cast.rows):
-            origins[not cast.letters[cast.rows.get(name, name)].is_primal].add(name)
-    return origins
+    found = {(name, cast.letters[cast.rows.get(name, name)].is_primal)
+             for casts in chapters for cast in casts for name in (*cast.letters, *cast.rows)}
+    return {name for name, is_drawn in found if is_drawn}, {name for name, is_drawn in found if not is_drawn}
 
 
 def unrun(book: Book) -> list[Fault]:
     """Faults: assertions of chapters without a cast that repeat no line of a display."""
     lines = {line for display in book.displays.values() if display.kind != "err" for line in _lines(display)}
-    return [
-        relation.fault(PageError("letter", "nothing here is run: this chapter has no cast; put it into words"))
-        for chapter in book.chapters
-        if not book.casts.get(chapter.stem) and chapter.stem not in MADE
-        for relation in chapter.asserted
-        if unset(relation.text) not in lines
-    ]
+    idle = PageError("letter", "nothing here is run: this chapter has no cast; put it into words")
+    chapters = [one for one in book.chapters if not book.casts.get(one.stem) and one.stem not in MADE]
+    return [one.fault(idle) for chapter in chapters for one in chapter.asserted if unset(one.text) not in lines]
 
 
 def _lines(display: Display) -> list[str]:
-    """The statements of a display, each with its conditions; none if it cannot be read."""
-    try:
-        return [unset(statement.stated(display.text)) for statement in display.statements]
-    except PageError:
-        return []
+    """The statements of a display, each with its conditions."""
+    return [unset(statement.stated(display.text)) for statement in readable(display.text)]
 
 
 def relation_counts(book: Book) -> tuple[int, int, int]:

@@ -16,12 +16,10 @@ import attnmath
 from attnmath.page.verdicts.normal import ZERO, NormalForm
 
 NONE = ("none",)  # an argument that this cast does not have: nothing is added, nothing multiplied
-SAME = (
-    "column", "row", "flat", "ahead", "lifted", "lowered", "nonzero", "finite", "constant", "hide",
-    "visible",
-)
+SAME = "column row flat ahead lifted lowered nonzero finite constant hide visible".split()
 SUMMED = ("sum_to", "summed", "heads_to_bias")  # over the axes that an argument does not have
 REFERENCE = ("rowmax", "larger", "peak")  # what is subtracted and added again: any would do
+OPERATIONS = {ast.Mult: "mul", ast.MatMult: "mat", ast.Div: "div", ast.Pow: "power"}
 FUNCTIONS = ("exp", "log", "tanh", "sqrt", "rowsum", "rowmean", "diag")
 
 
@@ -69,35 +67,23 @@ class Reader:
             return
         if isinstance(value, ast.BoolOp) and _name(value.values[0]) == "given":
             return  # the letters of the way forward, which are arguments
-        start = len(lines)
+        start, single = len(lines), not isinstance(target, ast.Tuple)
         found = self._value(value, env, scope, lines)
-        if not isinstance(target, ast.Tuple):
-            found, single = [found], True
-        else:
-            found, single = list(found.values()) if isinstance(found, dict) else list(found), False
+        found = [found] if single else _several(found)
         if len(found) != len(names):
             raise Unread(f"{ast.unparse(target)} gets {len(found)} values")
         if isinstance(value, ast.Call):  # what the function called a letter is called otherwise here
             self._rename(lines, start, names, found)
         for name, x in zip(names, found):
-            if isinstance(x, list):
-                env[name] = x
-            elif isinstance(x, dict):  # of the weights of a layer, or what another function returns
-                env[name] = x
-                if "W" in name:
-                    lines += [(_field(name, k), y) for k, y in x.items() if y != NONE]
-                    env[name] = {k: y if y == NONE else ("name", _field(name, k)) for k, y in x.items()}
-            else:
-                env[name] = self._give(name, x, lines)
+            env[name] = x
+            if isinstance(x, dict) and "W" in name:  # the weights of a layer
+                lines += [(_field(name, k), y) for k, y in x.items() if y != NONE]
+                env[name] = {k: y if y == NONE else ("name", _field(name, k)) for k, y in x.items()}
+            elif isinstance(x, tuple):
+                lines += [(name, x)] if x not in (NONE, ("name", name)) else []
+                env[name] = x if x == NONE else ("name", name)
                 if scope[1] == 0 and (single or isinstance(value, ast.Tuple)) and x != ZERO:
                     self.own.add(name)
-
-    def _give(self, name: str, x: tuple, lines: list) -> tuple:
-        if x == NONE:
-            return x
-        if x != ("name", name):
-            lines.append((name, x))
-        return ("name", name)
 
     def _rename(self, lines: list, start: int, names: list, found: list) -> None:
         made = {name for name, _ in lines[start:]}
@@ -153,30 +139,20 @@ class Reader:
                 continue
             match item.value:
                 case ast.Call(ast.Name("map"), [ast.Name(name), *several]):
-                    groups = [self._value(x, env, scope, lines) for x in several]
-                    groups = [list(x.values()) if isinstance(x, dict) else x for x in groups]
+                    groups = [_several(self._value(x, env, scope, lines)) for x in several]
                     out += [self._word(name, list(x)) for x in zip(*groups)]
                 case ast.Subscript(ast.Name("W"), _):
                     out.append(NONE)  # matrices of a layer, whose biases are left out
                 case _:
-                    found = self._value(item.value, env, scope, lines)
-                    out += list(found.values()) if isinstance(found, dict) else found
+                    out += _several(self._value(item.value, env, scope, lines))
         return out
 
     def _binary(self, op: ast.operator, a: tuple, b: tuple) -> tuple:
-        form = self.form
-        match op:
-            case ast.Add() | ast.Sub():
-                return form.add(("+", a), ("+" if isinstance(op, ast.Add) else "-", b))
-            case ast.Mult():
-                return form.mul(a, b)
-            case ast.MatMult():
-                return form.mat(a, b)
-            case ast.Div():
-                return form.div(a, b)
-            case ast.Pow():
-                return form.power(a, b)
-        raise Unread("an operation that no formula has")
+        if isinstance(op, ast.Add | ast.Sub):
+            return self.form.add(("+", a), ("+" if isinstance(op, ast.Add) else "-", b))
+        if type(op) not in OPERATIONS:
+            raise Unread("an operation that no formula has")
+        return getattr(self.form, OPERATIONS[type(op)])(a, b)
 
     def _call(self, node: ast.Call, env: dict, scope: tuple, lines: list) -> Any:
         name = _name(node.func)
@@ -205,12 +181,10 @@ class Reader:
         """What another function returns; its lines come before."""
         inner: dict = dict(zip(inspect.signature(function).parameters, args)) | dict(given)
         for name, parameter in inspect.signature(function).parameters.items():
-            if name in inner:
-                continue
+            value = NONE if parameter.default is None else ("number", parameter.default)
             if name in env or parameter.default is parameter.empty:
-                inner[name] = env.get(name, ("name", name) if name in self.known else NONE)
-            else:
-                inner[name] = NONE if parameter.default is None else ("number", float(parameter.default))
+                value = env.get(name, ("name", name) if name in self.known else NONE)
+            inner.setdefault(name, value)
         found, out = self._run(function, inner, scope[1] + 1)
         lines += found
         return out
@@ -236,13 +210,17 @@ WORDS: dict = {
     "plus": _plus, "times": _pair("mul"), "inner": _pair("mul"), "divide": _pair("div"), "kron": _pair("mul"),
     "shift": lambda form, x, y: form.add(("+", x), ("-", y)), "T": lambda form, x: form.T(x),
     "apply": _pair("mat"), "from_heads": _pair("mat"), "to_heads": _projected,
-    "over_tokens": lambda form, x, y: form.mat(form.T(x), y),
-    "heads_over_tokens": lambda form, x, y: form.mat(form.T(x), y),
+    **{name: (lambda form, x, y: form.mat(form.T(x), y)) for name in ("over_tokens", "heads_over_tokens")},
     "blocks": lambda form, x: form.mul(("name", "delta"), x), "identity": lambda form, x: ("name", "I"),
     **{name: (lambda form, x, *_: x) for name in SAME},
     **{name: (lambda form, x, like: NONE if like == NONE else x) for name in SUMMED},
     **{name: (lambda form, x, name=name: form.call(name, x)) for name in FUNCTIONS},
 }
+
+
+def _several(found: Any) -> list:
+    """What a tuple has, with names or without."""
+    return list(found.values() if isinstance(found, dict) else found)
 
 
 def _name(node: ast.expr) -> str:

@@ -6,11 +6,11 @@ factors stays; scalars stand before a product of matrices, signs and denominator
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import reduce
 
 import attnmath
-from attnmath.page.language.nodes import Node, PageError, Statement
+from attnmath.page.language.nodes import Node, PageError
 from attnmath.page.scenes.cast import Cast
 from attnmath.page.scenes.scene import Scene
 from attnmath.page.verdicts.promise import code_name
@@ -106,30 +106,27 @@ class NormalForm:
     def power(self, x: tuple, y: tuple) -> tuple:
         return ("power", x, y)
 
-    def replaced(self, x: tuple, by: dict) -> tuple:
-        """The expression with other expressions for names."""
-        kind, *parts = x
-        if kind in ("name", "number"):
-            return by.get(x[1], x) if kind == "name" else x
-        if kind == "sum":
-            return self.add(*((sign, self.replaced(term, by)) for sign, term in parts))
-        if kind == "call":
-            return self.call(parts[0], *(self.replaced(part, by) for part in parts[1:]))
-        return getattr(self, kind)(*(self.replaced(part, by) for part in parts))
-
-    def entry(self, x: tuple) -> tuple:
-        """The expression as its entries have it, where no transpose is written."""
+    def changed(self, x: tuple, change: Callable[[tuple], tuple]) -> tuple:
+        """The expression with its parts changed."""
         kind, *parts = x
         if kind in ("name", "number"):
             return x
-        if kind == "T":
-            return self.entry(parts[0])
         if kind == "sum":
-            return self.add(*((sign, self.entry(term)) for sign, term in parts))
-        if kind == "mat" and all(part[0] == "T" for part in parts):
-            parts = parts[::-1]
+            return self.add(*((sign, change(term)) for sign, term in parts))
         start = 1 if kind == "call" else 0
-        return getattr(self, kind)(*parts[:start], *map(self.entry, parts[start:]))
+        return getattr(self, kind)(*parts[:start], *map(change, parts[start:]))
+
+    def replaced(self, x: tuple, by: dict) -> tuple:
+        """The expression with other expressions for names."""
+        return by.get(x[1], x) if x[0] == "name" else self.changed(x, lambda part: self.replaced(part, by))
+
+    def entry(self, x: tuple) -> tuple:
+        """The expression as its entries have it, where no transpose is written."""
+        if x[0] == "T":
+            return self.entry(x[1])
+        if x[0] == "mat" and all(part[0] == "T" for part in x[1:]):
+            x = ("mat", *x[:0:-1])
+        return self.changed(x, self.entry)
 
 
 def code_of(x: tuple) -> str:
@@ -150,6 +147,9 @@ def code_of(x: tuple) -> str:
 # ---- the lines of a display in this form ----------------------------------------------------------
 
 LOOPED = ("h", "g", "t")  # a sum over heads or tiles is one product in code
+RANKS = {"inner": 0, "number": 0, "delta": 0, "infinity": 0, "one": 1, "identity": 2, "rowsum": 1, "logsumexp": 1,
+         "diag": 2}
+SPELLED = {"infinity": "inf", "delta": "delta", "identity": "I"}
 
 
 def form_of(cast: Cast) -> NormalForm:
@@ -165,29 +165,11 @@ class Page:
         self.cast, self.form, self.kept, self.returned = scene.cast, form, kept, returned
         self.axes = Trial(statements, scene).axes
 
-    def left(self, statement: Statement) -> str:
-        left = statement.members[0].base
-        if left.kind != "name":
-            raise PageError("label", "a line of a rule says what one letter is: letter = …", left.start)
-        return self.name(left)
-
     def name(self, node: Node) -> str:
         prefix, letter = node.args
         if letter in self.cast.sizes:
             return letter
         return code_name(self.cast, prefix, self.cast.rows.get(letter, letter))
-
-    def is_entry(self, statement: Statement) -> bool:
-        return statement.members[0].kind == "index" and self.rank(statement.members[0]) == 0
-
-    def is_number(self, statement: Statement) -> bool:
-        return statement.members[0].kind == "name" and self.rank(statement.members[0]) == 0
-
-    def expression(self, statement: Statement) -> tuple:
-        rules = [member for member in statement.members[1:] if member.kind != "partial"]
-        if len(rules) != 1 or statement.relations[-1] not in ("=", ":="):
-            raise PageError("label", "a line of a rule has one right side", statement.start)
-        return self.read(rules[0])
 
     def rank(self, node: Node) -> int:
         """How many axes are left: 0 of a number or an entry, 1 of a row or a column, 2 of a matrix."""
@@ -199,29 +181,18 @@ class Page:
                 return len(self.cast.axes(*node.args) if axes is None else axes)
             case "index":
                 return self.rank(node.args[0]) - len(node.args[1])
-            case "inner" | "number" | "delta" | "infinity":
-                return 0
-            case "identity":
-                return 2
-            case "one":
-                return 1
             case "big":
                 return self.rank(node.args[-1])
-            case "func" if node.args[0] in ("rowsum", "logsumexp"):
-                return 1
-            case "func" if node.args[0] == "diag":
-                return 2
-        return max(map(self.rank, node.children))
+        what = node.args[0] if node.kind == "func" else node.kind
+        return RANKS[what] if what in RANKS else max(map(self.rank, node.children))
 
     def read(self, node: Node) -> tuple:
         form, args = self.form, node.args
         match node.kind:
             case "number":
                 return ("number", args[0])
-            case "infinity" | "delta" | "identity":
-                return ("name", {"infinity": "inf", "delta": "delta", "identity": "I"}[node.kind])
-            case "name":
-                return ("name", self.name(node))
+            case "infinity" | "delta" | "identity" | "name":
+                return ("name", SPELLED.get(node.kind) or self.name(node))
             case "index":
                 return self.read(args[0])
             case "transpose":
@@ -237,12 +208,10 @@ class Page:
             case "inner":
                 pair = form.mul(*map(self.read, args))
                 return form.call("rowsum", pair) if self.rank(args[0]) == 1 else pair
-            case "sqrt":
-                return form.call("sqrt", self.read(args[0]))
             case "big":
                 return self.sum(node)
-            case "func":
-                return self.function(*args)
+            case "sqrt" | "func":
+                return self.function(*(args if node.kind == "func" else ("sqrt", args)))
         raise PageError("listing", f"a line with {node.kind} has no counterpart in code", node.start)
 
     def product(self, factors: tuple) -> tuple:
@@ -273,11 +242,11 @@ class Page:
         if name in self.kept or not inspect.isfunction(function):
             return self.form.call(name, *args)
         lines, out = self.returned(function, args)
-        return self.form.replaced(out, settled_all(self.form, lines))
+        return self.form.replaced(out, settled(self.form, lines)[1])
 
 
-def settled(form: NormalForm, lines: list, letters: set) -> list:
-    """The lines of the letters of a page; other names, and what is given anew, are put in."""
+def settled(form: NormalForm, lines: list, letters: Collection[str] = ()) -> tuple[list, dict]:
+    """The lines of the letters of a page, and what other names are, which are put in as is what is given anew."""
     last = {name: k for k, (name, _) in enumerate(lines)}
     by: dict = {}
     out = []
@@ -288,12 +257,4 @@ def settled(form: NormalForm, lines: list, letters: set) -> list:
             by.pop(name, None)
         else:
             by[name] = x
-    return out
-
-
-def settled_all(form: NormalForm, lines: list) -> dict:
-    """Every name, in terms of the arguments alone."""
-    by: dict = {}
-    for name, x in lines:
-        by[name] = form.replaced(x, by)
-    return by
+    return out, by

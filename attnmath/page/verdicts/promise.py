@@ -4,7 +4,7 @@ No letter comes from elsewhere, no line can be left out, and cases meet every en
 """
 
 import inspect
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any, NamedTuple, get_args
@@ -15,12 +15,11 @@ import attnmath
 from attnmath._exact.outcomes import NotAlgebraic
 from attnmath._words.arrays import is_exact
 from attnmath._words.tolerance import PAGE
-from attnmath.page.language.letters import scope
-from attnmath.page.language.nodes import Inexact, Name, Node, PageError, Statement
-from attnmath.page.scenes.cast import Cast
+from attnmath.page.language.nodes import Inexact, Name, Node, PageError, Statement, claims
+from attnmath.page.scenes.cast import Cast, scope
+from attnmath.page.scenes.evaluate import is_rule
 from attnmath.page.scenes.scene import Scene
 from attnmath.page.scenes.values import detached, largest_gap
-from attnmath.page.scenes.vocabulary import is_rule
 from attnmath.page.verdicts.trial import Trial
 
 
@@ -62,7 +61,7 @@ def check_function(name: str, statements: tuple, scene: Scene, magnitudes: dict)
         if results.get(key, out) is None and "W_Q" in names:
             raise PageError("label", f"{name} returns None for {key}")
     trial = Trial(statements, scene)
-    lines = [_line(statement, cast, trial.axes) for statement in statements]
+    lines = [rule_line(statement, cast, trial.axes) for statement in statements]
     refuse_gaps(name, lines, cast, given(function, names), set(map(names.get, results)))
     refuse_other_cases(lines, trial)
     worst = 0.0
@@ -133,13 +132,13 @@ def _results(out: Any) -> Iterator[tuple]:
 
 def left_sides(statements: tuple, scene: Scene) -> dict[Name, list[int]]:
     """The letter of each left side -> the statements that give it, in terms of others, in order."""
-    lefts: dict[Name, list[int]] = {}
-    for k, statement in enumerate(statements):
-        found = None if statement.is_local else _left(statement, scene.cast)
+    lefts: dict[Name, list[int]] = defaultdict(list)
+    for k, statement in claims(statements):
+        found = _left(statement, scene.cast)
         others = {_whole(scene.cast, *name) for member in statement.members[1:] for name in member.names}
         if found and found[0] not in others:
-            lefts.setdefault(found[0], []).append(k)
-    return lefts
+            lefts[found[0]].append(k)
+    return dict(lefts)
 
 
 def _returned(name: str, key: str, got: Any, want: Any, magnitude: float) -> float:
@@ -174,11 +173,12 @@ def natural(scene: Scene, prefix: str, letter: str) -> Any:
 
 
 class RuleLine(NamedTuple):
-    """A line of a rule: the letter that it gives, the indices there, what it is made from, with the nodes."""
+    """A line of a rule: the letter that it gives, the indices there, what it is, what that is made from."""
 
     statement: Statement
     left: Name
     indices: tuple[str, ...]
+    rule: Node
     right: list[tuple[Name, Node]]
     free: list[str]
     axis: dict[str, str]
@@ -213,15 +213,14 @@ def refuse_other_cases(lines: list[RuleLine], trial: Trial) -> None:
     A condition that speaks of the line's indices is a case; one on whole letters is a
     hypothesis, which may hold or not.
     """
-    met: dict[Name, Counter] = {}
+    met: dict[Name, Counter] = defaultdict(Counter)
     first: dict[Name, RuleLine] = {}
     for line in lines:
-        conditions = line.statement.sides[len(line.statement.members) :]
-        names = {letter for side in conditions for letter in side.bare}
+        names = {letter for side in line.statement.sides[len(line.statement.members) :] for letter in side.bare}
         if first.setdefault(line.left, line) is line and not names & set(line.free):
             continue
-        seen = {tuple(frame.index[i] for i in line.indices) for frame in trial.frames(line.statement)}
-        met.setdefault(line.left, Counter()).update(seen)
+        frames = trial.frames(line.statement)
+        met[line.left].update({tuple(frame.index[i] for i in line.indices) for frame in frames})
     for key, count in met.items():
         line = first[key]
         for entry in product(*(range(1, trial.scene.sizes[line.axis[i]] + 1) for i in line.indices)):
@@ -231,7 +230,7 @@ def refuse_other_cases(lines: list[RuleLine], trial: Trial) -> None:
                 raise PageError("label", f"{says} what {spoken(key)} is at {where}", line.statement.start)
 
 
-def _line(statement: Statement, cast: Cast, axes: dict) -> RuleLine:
+def rule_line(statement: Statement, cast: Cast, axes: dict) -> RuleLine:
     left = _left(statement, cast)
     if left is None:
         raise PageError("label", "a line of a rule says what one letter is: letter = …", statement.start)
@@ -244,7 +243,7 @@ def _line(statement: Statement, cast: Cast, axes: dict) -> RuleLine:
     parts = (*rules, *statement.sides[len(statement.members) :])
     names = [node for part in parts for node in part.walk() if node.kind == "name"]
     right = [(_whole(cast, *n.args), n) for n in names if n.args[0] or n.args[1] not in known]
-    return RuleLine(statement, *left, right, found.free, found.axis)
+    return RuleLine(statement, *left, rules[0], right, found.free, found.axis)
 
 
 def _left(statement: Statement, cast: Cast) -> tuple[Name, tuple[str, ...]] | None:

@@ -14,12 +14,13 @@ import numpy as np
 from attnmath._exact.outcomes import NotAlgebraic, OtherPoint, Proof
 from attnmath._exact.point import Point
 from attnmath._exact.prove import at_points
-from attnmath.page.language.chapter import Display, Fault
-from attnmath.page.language.nodes import Inexact, Node, PageError
-from attnmath.page.scenes.cast import Cast, Setting
+from attnmath.page.language.chapter import Display
+from attnmath.page.language.nodes import Inexact, Node, PageError, claims, steps
+from attnmath.page.scenes.cast import Cast
 from attnmath.page.scenes.evaluate import Frame
 from attnmath.page.scenes.oracles import ExactScene, roomy
 from attnmath.page.scenes.scene import Scene
+from attnmath.page.scenes.settings import Setting
 from attnmath.page.scenes.values import Value
 from attnmath.page.verdicts.book import Book
 from attnmath.page.verdicts.promise import check_function
@@ -30,11 +31,7 @@ MOST_POINTS, MOST_ROOTS = 192, 5  # drawn, and taken, at most for a display in a
 
 
 class Wrong(AssertionError):
-    """A display that does not hold at a point, with the fault of the page."""
-
-    def __init__(self, error: PageError):
-        super().__init__(error.message)
-        self.error = error
+    """A display that does not hold at a point: its argument is the fault of the page."""
 
 
 DECIDED = ("=", "!=")  # of letters; what is less or more is no question in a finite field
@@ -98,7 +95,7 @@ class Exactly:
         except NotAlgebraic as error:
             raise Inexact("algebra", str(error)) from None
         except Wrong as wrong:
-            raise wrong.error from None
+            raise wrong.args[0] from None
 
     def _look_at_maxima(self, cast: Cast, setting: Setting, point: Point, run: Callable, error: PageError) -> None:
         """Inexact, if what fails with a constant for a maximum holds with the largest entry."""
@@ -146,8 +143,7 @@ class Exactly:
         found: dict = {}
         points, signs, comparisons, depth = 1, 0, 0, 1
         sizes: set[tuple] = set()
-        steps: list = [(k, i) for k, s in enumerate(statements) if not s.is_local for i in range(len(s.relations))]
-        steps += [FUNCTION] * has_function
+        every: list = [*steps(statements), *[FUNCTION] * has_function]
 
         def run(scene: ExactScene) -> list:
             function = display.name * has_function
@@ -157,7 +153,7 @@ class Exactly:
             for setting, plain in zip(cast.settings, self.book.scenes(cast), strict=True):
                 name = f"{cast.name}, {setting.name}"
                 met = _met(statements, self.book.paired(statements, plain))
-                asked = [step for step in steps if step == FUNCTION or step[0] in met]
+                asked = [step for step in every if step == FUNCTION or step[0] in met]
                 try:
                     (results, scene), count, doubtful = self.at(cast, setting, run)
                 except Inexact as error:
@@ -173,7 +169,7 @@ class Exactly:
                         comparisons += 1
                         sizes.add(tuple(scene.sizes.items()))
         total = Proof(comparisons, 0, points, signs)
-        told = _told(display, steps, found, len(sizes), total)
+        told = _told(display, every, found, len(sizes), total)
         return replace(told, is_nested=depth > 1, is_argued=self.book.derivation(display) is not None)
 
     def _refuted(self, display: Display) -> Exact:
@@ -193,7 +189,7 @@ class Exactly:
             points = max(points, count)
         if not results:
             return Exact(display, 0, dict(measured), 0, Proof(0, 0, 1))
-        one = refuted(display, cast, results)
+        one = refuted(display, results)
         proof = Proof(one.comparisons, 0, points)
         reasons = {f"in {k} of {len(cast.settings)} settings: {text}": k for text, k in measured.items()}
         return Exact(display, one.settings + one.met, reasons, len(sizes), proof)
@@ -207,9 +203,7 @@ def _each_step(statements: tuple, scene: Scene, function: str) -> Iterator[tuple
     """(statement, relation) of every comparison, and its degree or why it is not exact."""
     trial = Trial(statements, scene)
     met: dict[int, float] = {}
-    for k, statement in enumerate(statements):
-        if statement.is_local:
-            continue
+    for k, statement in claims(statements):
         exact = [i for i, relation in enumerate(statement.relations) if relation in DECIDED]
         equal = {*exact, *(i + 1 for i in exact)}  # no other member needs a value
         try:
@@ -261,15 +255,14 @@ def _degree(pair: list, members: tuple, relation: str) -> int | Inexact:
 def _met(statements: tuple, scene: Scene) -> set:
     """The statements whose conditions a setting meets, in float64."""
     trial = Trial(statements, scene)
-    return {k for k, s in enumerate(statements)
-            if not s.is_local and (not s.conditions or next(trial.frames(s), None))}
+    return {k for k, s in claims(statements) if not s.conditions or next(trial.frames(s), None)}
 
 
-def _told(display: Display, steps: list, found: dict, shapes: int, proof: Proof) -> Exact:
+def _told(display: Display, asked: list, found: dict, shapes: int, proof: Proof) -> Exact:
     """The steps that are exact in every setting that meets them, and the reasons of the others."""
     proved, partly, degree = 0, 0, 0
     reasons: Counter[str] = Counter()
-    for step in steps:
+    for step in asked:
         results = found.get(step, {})
         errors = {name: error for name, several in results.items()
                   for error in several if isinstance(error, Inexact)}
@@ -292,9 +285,6 @@ def exactly(book: Book) -> Exactly:
     return Exactly(book)
 
 
-def proof_or_fault(book: Book, display: Display) -> Exact | Fault:
+def prove(book: Book, display: Display) -> Exact:
     """The work of one process for one display."""
-    try:
-        return exactly(book).proof(display)
-    except PageError as error:
-        return display.fault(error)
+    return exactly(book).proof(display)

@@ -5,6 +5,7 @@ formula is ill-typed, or its sides differ by more than `FAILS` of their size. Wh
 condition is met, it must hold as any other display does.
 """
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,9 +14,7 @@ from attnmath._exact.sides import differing
 from attnmath._words.arrays import is_exact
 from attnmath._words.tolerance import PAGE
 from attnmath.page.language.chapter import Display
-from attnmath.page.language.nodes import Misfit, Node, PageError, Statement, names_in
-from attnmath.page.scenes.cast import Cast
-from attnmath.page.scenes.evaluate import Frame
+from attnmath.page.language.nodes import Misfit, Node, PageError, Statement, claims, names_in
 from attnmath.page.scenes.scene import Scene
 from attnmath.page.scenes.values import Value, match
 from attnmath.page.verdicts.book import Book
@@ -29,7 +28,6 @@ class Refuted:
     """A published formula that fails as the display says: where, and by how much."""
 
     display: Display
-    cast: str
     settings: int  # in which it fails
     ill_typed: int  # of these, in which it has no meaning
     least: float  # the smallest and the largest error where it has one,
@@ -37,34 +35,19 @@ class Refuted:
     met: int  # settings that meet its condition, in which it holds
     comparisons: int
 
-    @property
-    def verdict(self) -> str:
-        """ill-typed, unequal, both, or conditional."""
-        if self.met:
-            return "conditional"
-        if self.ill_typed == self.settings:
-            return "ill-typed"
-        return "unequal" if not self.ill_typed else "ill-typed or unequal"
 
-
-def refute(book: Book, display: Display, cast: Cast, scenes: tuple) -> Refuted:
-    """How a published formula fails; a PageError where it does not."""
-    found = [(scene, in_scene(book, display.statements, scene)) for scene in scenes]
-    return refuted(display, cast, found)
-
-
-def refuted(display: Display, cast: Cast, found: list) -> Refuted:
+def refuted(display: Display, found: list) -> Refuted:
     """What was found in the scenes; a PageError if the formula does not fail, or not as it says."""
-    met: dict[int, list[Scene]] = {}
+    met: dict[int, list[Scene]] = defaultdict(list)
     shown: set[int] = set()
     errors: list[float | None] = []
     comparisons = 0
     for scene, (held, failed, count) in found:
         comparisons += count
         errors += failed
-        shown |= {k for k, is_more in held.items() if is_more}
-        for k in held:
-            met.setdefault(k, []).append(scene)
+        for k, is_more in held.items():
+            met[k].append(scene)
+            shown |= {k} if is_more else set()
     if not errors:
         raise PageError("value", "it holds in every setting: label it prp:", 0)
     refuse_unmet(display.statements, met)
@@ -72,14 +55,14 @@ def refuted(display: Display, cast: Cast, found: list) -> Refuted:
         start = display.statements[k].conditions[0].start
         raise PageError("value", "where the condition is met, both sides are 0", start)
     measured = [e for e in errors if e is not None] or [0.0]
-    return Refuted(display, cast.name, len(errors), errors.count(None),
-                   min(measured), max(measured), sum(map(len, met.values())), comparisons)
+    return Refuted(display, len(errors), errors.count(None), min(measured), max(measured),
+                   sum(map(len, met.values())), comparisons)
 
 
 def refuse_unmet(statements: tuple, met: dict, only: tuple | None = None) -> None:
     """A condition that no setting meets, or only one that makes more zero than it asks."""
-    for k, statement in enumerate(statements):
-        if statement.is_local or not statement.conditions or only and k not in only:
+    for k, statement in claims(statements):
+        if not statement.conditions or only and k not in only:
             continue
         start = statement.conditions[0].start
         if k not in met:
@@ -97,9 +80,7 @@ def in_scene(book: Book, statements: tuple, scene: Scene) -> tuple[dict[int, boo
     met: dict[int, bool] = {}
     errors: list[float | None] = []
     count = 0
-    for k, statement in enumerate(statements):
-        if statement.is_local:
-            continue
+    for k, statement in claims(statements):
         lines = (*_named(statements[:k], statement), statement)
         outputs = book.outputs(lines, scene.cast) or all_outputs
         try:
@@ -115,8 +96,7 @@ def in_scene(book: Book, statements: tuple, scene: Scene) -> tuple[dict[int, boo
             count += 1
             error = _failure(trial, replace(statement, conditions=()))
             if error is not None and error <= FAILS:
-                where = f"in the setting {scene.setting.name!r}"
-                message = f"it holds {where}, up to {error:.0e}: state the condition"
+                message = f"it holds in the setting {scene.setting.name!r}, up to {error:.0e}: state the condition"
                 raise PageError("value", message, statement.start)
             errors.append(error)
     return met, errors, count
@@ -141,13 +121,11 @@ def _trial(statements: tuple, scene: Scene) -> Trial:
 
 def _is_met(trial: Trial, statement: Statement) -> bool:
     """Whether a setting meets the conditions; sides of different shapes meet nothing."""
-    for condition in statement.conditions:
-        if condition.word == "within":
-            raise PageError("grammar", "a published formula has no bound", condition.start)
-    met = []
+    if bounds := [one.start for one in statement.conditions if one.word == "within"]:
+        raise PageError("grammar", "a published formula has no bound", bounds[0])
     try:
-        for frame in trial.frames(statement, ignore=True):
-            met.append(all(trial.holds(frame, c) for c in statement.conditions))
+        frames = trial.frames(statement, ignore=True)
+        met = [all(trial.holds(frame, condition) for condition in statement.conditions) for frame in frames]
     except Misfit:
         return False
     if any(met) and not all(met):
@@ -168,34 +146,28 @@ def _holds(trial: Trial, statement: Statement) -> list:
 
 def _failure(trial: Trial, statement: Statement) -> float | None:
     """The largest error of a statement, relative to the size of its sides; None if ill-typed."""
+    error = 0.0
     try:
-        frames = trial.frames(statement, ignore=True)
-        return max((_largest_error(trial, frame, statement) for frame in frames), default=0.0)
+        for frame in trial.frames(statement, ignore=True):
+            for a, relation, (b, node) in trial.pairs(frame, statement.members, statement.relations):
+                error = max(error, _error(a, relation, b, node))
     except Misfit:
         return None
-
-
-def _largest_error(trial: Trial, frame: Frame, statement: Statement) -> float:
-    error = 0.0
-    for a, relation, (b, node) in trial.pairs(frame, statement.members, statement.relations):
-        if relation not in ("=", "<=", ">="):
-            raise PageError("grammar", f"'{relation}' in a published formula", node.start)
-        if is_exact(a.x):
-            error = max(error, _differs_exactly(a, relation, b, node))
-            continue
-        both = sides_of(a, relation, b)
-        if not np.isfinite([both.x, both.y]).all():
-            raise PageError("value", "a side is not finite here", node.start)
-        size = np.abs([both.x, both.y]).max(initial=0.0)
-        gap = {"=": np.abs(both.gap), "<=": both.gap, ">=": -both.gap}[relation].max(initial=0.0)
-        if gap > PAGE * both.magnitude:  # two zeros differ by rounding alone
-            error = max(error, float(gap / size))
     return error
 
 
-def _differs_exactly(a: Value, relation: str, b: Value, node: Node) -> float:
-    """1 if the sides of an equation differ in a finite field, 0 if they are equal."""
-    if relation != "=":
-        raise inequality(relation, node.start)
-    a, b = match(a, b, "'='")
-    return float(differing(a.x, b.x).any())
+def _error(a: Value, relation: str, b: Value, node: Node) -> float:
+    """How far the sides are apart; in a finite field 1 if they differ."""
+    if relation not in ("=", "<=", ">="):
+        raise PageError("grammar", f"'{relation}' in a published formula", node.start)
+    if is_exact(a.x):
+        if relation != "=":
+            raise inequality(relation, node.start)
+        a, b = match(a, b, "'='")
+        return float(differing(a.x, b.x).any())
+    both = sides_of(a, relation, b)
+    if not np.isfinite([both.x, both.y]).all():
+        raise PageError("value", "a side is not finite here", node.start)
+    size = np.abs([both.x, both.y]).max(initial=0.0)
+    gap = {"=": np.abs(both.gap), "<=": both.gap, ">=": -both.gap}[relation].max(initial=0.0)
+    return float(gap / size) if gap > PAGE * both.magnitude else 0.0  # two zeros differ by rounding alone

@@ -12,10 +12,9 @@ from attnmath._exact.outcomes import NotAlgebraic
 from attnmath._exact.sides import degree, differing
 from attnmath._words.arrays import is_exact
 from attnmath._words.tolerance import PAGE
-from attnmath.page.language.letters import scope
 from attnmath.page.language.nodes import Condition, Inexact, Node, PageError, Statement
 from attnmath.page.scenes import values as v
-from attnmath.page.scenes.cast import Cast
+from attnmath.page.scenes.cast import Cast, scope
 from attnmath.page.scenes.evaluate import Frame, Local
 from attnmath.page.scenes.indexing import COMPARE, group_of
 from attnmath.page.scenes.scene import Scene
@@ -152,16 +151,14 @@ def locals_of(statements, cast: Cast, scene: Any) -> tuple[dict, dict]:
         if cast.knows(letter) or letter in cast.sizes or name in locals_:
             raise PageError("letter", f"{letter} has a meaning already", left.start)
         found = scope(statement, cast, axes)
-        ranges = {i: scene.sizes[a] for i, a in found.axis.items()}
         indices = tuple(sub.args[1] for sub in left.subs)
-        locals_[name] = Local(indices, body, ranges)
         pattern = scene.pattern.paired(scene.outputs)
-        spans = {i: pattern.sizes[a] for i, a in found.axis.items()}
-        measured[name] = Local(indices, body, spans)
+        for known, of in ((locals_, scene), (measured, pattern)):
+            known[name] = Local(indices, body, {i: of.sizes[a] for i, a in found.axis.items()})
         first = {i: 1 for i in indices}
-        shape = Frame(pattern, spans, measured, first).evaluate(body).shape
-        known = {size: axis for axis, size in pattern.sizes.items()}
-        rest = tuple(known.get(s, "?") for s in shape if s != 1)
+        shape = Frame(pattern, measured[name].ranges, measured, first).evaluate(body).shape
+        axis_of = {size: axis for axis, size in pattern.sizes.items()}
+        rest = tuple(axis_of.get(s, "?") for s in shape if s != 1)
         axes[name] = tuple(found.axis[i] for i in indices) + rest
     return locals_, axes
 
@@ -218,8 +215,7 @@ def _compare_constants(a: Value, b: Value, relation: str) -> int:
 
 def inequality(relation: str, start: int | None = None) -> Inexact:
     """Why exact numbers do not decide a relation."""
-    what = "≈ has a bound" if relation == "~" else f"'{relation}' is an inequality"
-    return Inexact("algebra", what, start)
+    return Inexact("algebra", "≈ has a bound" if relation == "~" else f"'{relation}' is an inequality", start)
 
 
 def holds_at_reals(a: Value, relation: str, b: Value) -> bool:
@@ -253,14 +249,8 @@ def compare(
             holds = relative > DISTINCT
         case "~":
             holds = bool(error <= (bound or 0.0) * np.abs(both.y).max(initial=0.0))
-        case "<=":
-            holds = bool(np.all(gap <= slack))
-        case ">=":
-            holds = bool(np.all(gap >= -slack))
-        case "<":
-            holds = bool(np.all(gap < -slack))
-        case ">":
-            holds = bool(np.all(gap > slack))
+        case _:  # what is strict holds beyond rounding
+            holds = bool(np.all(COMPARE[relation](gap, slack if relation in ("<=", ">") else -slack)))
     if not holds:
         raise PageError("value", f"the sides of '{relation}' differ by {error:.1e}")
     size = np.abs([both.x, both.y]).max(initial=0.0)
