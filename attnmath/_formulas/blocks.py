@@ -5,24 +5,8 @@ from typing import Annotated, Generic, NamedTuple
 from attnmath._formulas.projections import linear, linear_jvp, linear_vjp
 from attnmath._formulas.softmax import log_softmax, log_softmax_jvp, log_softmax_vjp
 from attnmath._given.checked import checked
-from attnmath._given.letters import (
-    AnyArray,
-    AnyScalar,
-    Kind,
-    Rows,
-    Tokens,
-    all_finite,
-    positive,
-)
-from attnmath._words.arrays import (
-    Array,
-    Scalar,
-    inner,
-    rowmean,
-    sqrt,
-    sum_to,
-    tanh,
-)
+from attnmath._given.letters import AnyArray, AnyScalar, Kind, Rows, Tokens, all_finite, positive
+from attnmath._words.arrays import Array, Scalar, inner, rowmean, sqrt, sum_to, tanh
 
 Features = Annotated[Kind, "... d", "d > 0"]
 PerFeature = Annotated[Kind, "d"]
@@ -261,7 +245,7 @@ def cross_entropy_vjp(
     dloss (), A (..., m), E (..., m) -> dA (..., m)
 
     dloss is 1, or what multiplies the loss afterwards. dA is 0 where A is -inf, and in
-    rows where E is 0; a target at a score of -inf, which makes the loss infinite, passes
+    rows where E is 0; a target at a score of -inf makes the loss infinite, and passes
     nothing back. Errors as for cross_entropy.
     Derived in chapters/blocks.md, eq:cross_entropy_vjp.
     """

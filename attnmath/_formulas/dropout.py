@@ -2,25 +2,9 @@
 
 from typing import Annotated
 
-from attnmath._formulas.attention import (
-    AttentionGradients,
-    attention,
-    attention_jvp,
-    attention_vjp,
-)
+from attnmath._formulas.attention import AttentionGradients, attention, attention_jvp, attention_vjp
 from attnmath._given.checked import checked
-from attnmath._given.letters import (
-    AnyArray,
-    Bias,
-    Factors,
-    Keys,
-    Kind,
-    Outputs,
-    Queries,
-    Scale,
-    Values,
-    rate,
-)
+from attnmath._given.letters import AnyArray, Bias, Factors, Keys, Kind, Outputs, Queries, Scale, Values, rate
 from attnmath._words.arrays import reached
 
 

@@ -7,18 +7,7 @@ from attnmath._formulas.attention import AttentionGradients
 from attnmath._formulas.merge import FlashOutput, FlashTangents
 from attnmath._formulas.second import SecondGradients
 from attnmath._given.checked import checked
-from attnmath._given.letters import (
-    Bias,
-    Factors,
-    Keys,
-    Kind,
-    Outputs,
-    PerQuery,
-    Queries,
-    Scale,
-    Tile,
-    Values,
-)
+from attnmath._given.letters import Bias, Factors, Keys, Kind, Outputs, PerQuery, Queries, Scale, Tile, Values
 from attnmath._words.arrays import (
     Array,
     Scalar,
@@ -34,16 +23,7 @@ from attnmath._words.arrays import (
     sum_to,
     times,
 )
-from attnmath._words.tiles import (
-    added,
-    fold,
-    larger,
-    peak,
-    per_row,
-    strips,
-    tiles,
-    together,
-)
+from attnmath._words.tiles import added, fold, larger, peak, per_row, strips, tiles, together
 
 
 @overload

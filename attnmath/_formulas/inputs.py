@@ -2,23 +2,9 @@
 
 from typing import Annotated, Generic, NamedTuple
 
-from attnmath._formulas.heads import (
-    MultiheadMap,
-    Results,
-    Weights,
-    multihead,
-    multihead_jvp,
-    multihead_vjp,
-)
+from attnmath._formulas.heads import MultiheadMap, Results, Weights, multihead, multihead_jvp, multihead_vjp
 from attnmath._given.checked import checked
-from attnmath._given.letters import (
-    HeadsBias,
-    HeadsFactors,
-    HeadsScale,
-    HeadsScaleGradient,
-    Kind,
-    Tokens,
-)
+from attnmath._given.letters import HeadsBias, HeadsFactors, HeadsScale, HeadsScaleGradient, Kind, Tokens
 
 OwnWeights = Annotated[Weights[Kind], "d_z = d"]
 OwnMap = Annotated[MultiheadMap[Kind], "Z = X", "m = n"]

@@ -6,28 +6,8 @@ from attnmath._formulas.attention import attention_map
 from attnmath._formulas.heads import multihead_map
 from attnmath._formulas.inputs import OwnBias, OwnFactors, OwnWeights
 from attnmath._given.checked import checked
-from attnmath._given.letters import (
-    Bias,
-    HeadsScale,
-    Keys,
-    Kind,
-    Queries,
-    Scale,
-    Tokens,
-    Values,
-)
-from attnmath._words.arrays import (
-    Array,
-    Scalar,
-    T,
-    ahead,
-    blocks,
-    column,
-    identity,
-    kron,
-    row,
-    times,
-)
+from attnmath._given.letters import Bias, HeadsScale, Keys, Kind, Queries, Scale, Tokens, Values
+from attnmath._words.arrays import Array, Scalar, T, ahead, blocks, column, identity, kron, row, times
 from attnmath._words.layers import lifted, over_heads
 
 

@@ -4,19 +4,7 @@ from typing import Annotated, Generic, NamedTuple
 
 from attnmath._given.checked import checked
 from attnmath._given.letters import Kind, Outputs, PerQuery, below_inf
-from attnmath._words.arrays import (
-    Array,
-    column,
-    constant,
-    exp,
-    finite,
-    flat,
-    log,
-    nonzero,
-    real,
-    rowsum,
-    shift,
-)
+from attnmath._words.arrays import Array, column, constant, exp, finite, flat, log, nonzero, real, rowsum, shift
 from attnmath._words.tiles import larger
 
 Other = Annotated[Kind, "...O_a n d_v"]

@@ -3,13 +3,7 @@
 from typing import Generic, NamedTuple
 
 from attnmath._formulas.attention import attention_jvp, weighted_jvp
-from attnmath._formulas.heads import (
-    Results,
-    Weights,
-    _head,
-    _to_heads_jvp,
-    _weights_vjp,
-)
+from attnmath._formulas.heads import Results, Weights, _head, _to_heads_jvp, _weights_vjp
 from attnmath._formulas.softmax import softmax
 from attnmath._given.checked import checked
 from attnmath._given.letters import (

@@ -193,20 +193,9 @@ def _fields(kind: Any) -> Iterator[tuple[str, Any]]:
     yield from hints.items()
 
 
-def given_shapes(function: Callable) -> dict[str, Shape | str]:
-    """The shape of each argument; of a named tuple its name."""
-    return {x.name: _named_or_shape(x) for x in arguments(function) if _named_or_shape(x)}
-
-
-def returned_shapes(function: Callable) -> dict[str, Shape | str]:
-    """The shape of each result by its name; that of one alone has none."""
-    found = [x for one in _results(function) for x in one.letters()]
-    return {x.name.removeprefix("."): _named_or_shape(x) for x in reversed(found) if _named_or_shape(x)}
-
-
 def line_of_shapes(function: Callable) -> str:
     """What goes in: Q (..., n, d_k), …"""
-    return ", ".join(f"{x.name} {x.words}" for x in arguments(function) if _named_or_shape(x))
+    return ", ".join(f"{x.name} {x.words}" for x in arguments(function) if x.shape or x.fields)
 
 
 class Words(str):
@@ -220,16 +209,12 @@ def readable_signature(function: Callable, given: list[Argument]) -> inspect.Sig
     signature = inspect.signature(function)
     pairs = zip(signature.parameters.values(), given)
     new = [p.replace(annotation=Words(f"{x.words}{' | None' * x.optional}")) for p, x in pairs]
-    result = " or ".join(x.words for x in _results(function))
+    result = " or ".join(x.words for x in results(function))
     return signature.replace(parameters=new, return_annotation=Words(result))
 
 
-def _results(function: Callable) -> list[Argument]:
+def results(function: Callable) -> list[Argument]:
     """What a function returns: one, or one of several."""
     hint = get_type_hints(function, include_extras=True)["return"]
     whole = Argument("", hint)
     return [whole] if whole.shape or whole.fields else [Argument("", x) for x in get_args(hint)]
-
-
-def _named_or_shape(x: Argument) -> Shape | str:
-    return x.kind.__name__ if x.fields else x.shape or ""

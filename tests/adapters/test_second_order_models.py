@@ -10,14 +10,7 @@ from torch.autograd import grad
 from torch.func import functional_call, jvp, vjp
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-)
+from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 

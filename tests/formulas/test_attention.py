@@ -9,15 +9,7 @@ from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import attnmath
-from attnmath import (
-    attention,
-    attention_jvp,
-    attention_map,
-    attention_vjp,
-    check_jvp,
-    check_vjp,
-    complex_step,
-)
+from attnmath import attention, attention_jvp, attention_map, attention_vjp, check_jvp, check_vjp, complex_step
 
 torch.set_num_threads(1)  # on matrices this small, threads only wait for each other
 U = 2.0**-53  # the unit roundoff of float64

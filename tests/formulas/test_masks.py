@@ -9,15 +9,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention import bias as torch_bias
 
-from attnmath import (
-    attention,
-    bias,
-    bias_from_multihead,
-    causal_mask,
-    document_mask,
-    padding_mask,
-    window_mask,
-)
+from attnmath import attention, bias, bias_from_multihead, causal_mask, document_mask, padding_mask, window_mask
 
 torch.set_num_threads(1)
 inf = np.inf

