@@ -12,7 +12,7 @@ from typing import NamedTuple
 import yaml
 from mdit_py_plugins.anchors.index import slugify
 
-from attnmath.page.language.chapter import Fault, _markdown, read_chapter, read_text
+from attnmath.page.language.chapter import PageFault, _markdown, read_chapter, read_text
 from attnmath.page.verdicts.book import Book, found_or_fault
 from attnmath.page.verdicts.judge import judge
 
@@ -116,7 +116,7 @@ class Register:
             for entry in entries:
                 text = read_text(str(entry.get("corrected", "")), f"chapters/{SOURCES[name].chapter}.md")
                 told = [*text.faults, *(found_or_fault(judge, book, relation) for relation in text.asserted)]
-                found += [f"{entry['id']}: {fault}" for fault in told if isinstance(fault, Fault)]
+                found += [f"{entry['id']}: {fault}" for fault in told if isinstance(fault, PageFault)]
         return found
 
     def _faults(self, entry: dict, name: str, number: int):

@@ -15,7 +15,7 @@ from attnmath._exact.outcomes import not_algebraic
 
 UNDECIDED = ("minimum", "fmax", "fmin", "sign", "floor", "ceil", "rint",
              "trunc", "heaviside", "signbit", "arctan2", "float_power")
-OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "power": "**", "matmul": "@"}
+ARRAY_OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "power": "**", "matmul": "@"}
 IS_FINITE = {"isnan": lambda x: False, "isinf": lambda x: isinstance(x, Infinite),
              "isfinite": lambda x: not isinstance(x, Infinite)}
 REFUSED = {np.allclose: "it has a tolerance; == is exact", np.nan_to_num: "it asks which numbers are finite",
@@ -59,7 +59,7 @@ class ExactArray(np.ndarray):
             return np.array(found, dtype=bool).reshape(np.shape(inputs[0]))
         if is_written:
             return WRITTEN[ufunc](*(exact(x, point) for x in inputs))
-        name = OPERATORS.get(ufunc.__name__, f"np.{ufunc.__name__}")
+        name = ARRAY_OPERATORS.get(ufunc.__name__, f"np.{ufunc.__name__}")
         if out is not None and "where" in options:
             options["out"] = as_objects(out[0].copy(), point, name)
         try:
@@ -153,7 +153,7 @@ def as_exact(objects: np.ndarray, point: Home[Number] | None) -> ExactArray:
     return found
 
 
-def entrywise(function: Callable, x: Any) -> ExactArray:
+def each_entry(function: Callable, x: Any) -> ExactArray:
     """The function of every entry."""
     out = np.empty(np.shape(x), dtype=object)
     for place in np.ndindex(out.shape):
@@ -163,7 +163,7 @@ def entrywise(function: Callable, x: Any) -> ExactArray:
 
 def letters(point: Home[Number], shape: tuple) -> ExactArray:
     """An array of new unknowns."""
-    return as_exact(entrywise(lambda _: point.letter(), np.zeros(shape)), point)
+    return as_exact(each_entry(lambda _: point.letter(), np.zeros(shape)), point)
 
 
 def point_of(inputs: Any) -> Home[Number] | None:
@@ -197,12 +197,12 @@ def stands_for(function: Callable) -> Callable:
 
 def tracked(x: Any) -> Any:
     """An array of the same numbers, by which others can be differentiated."""
-    return entrywise(lambda entry: entry.tracked(), x)
+    return each_entry(lambda entry: entry.tracked(), x)
 
 
 def bare(x: Any) -> Any:
     """An array of the same numbers, as constants."""
-    return entrywise(lambda entry: entry.bare(), x)
+    return each_entry(lambda entry: entry.bare(), x)
 
 
 def made_of(roots: Iterable[ExactEntry]) -> list[ExactEntry]:
@@ -225,7 +225,7 @@ def gradient_of(outputs: Any, weights: Any, by: Any) -> Any:
     """The derivative of the sum of weight * output by each entry of `by`."""
     pairs = [(y, w) for y, w in zip(_flat_entries(outputs), _flat_entries(weights)) if y.slopes is not None]
     found = pull_back(pairs, made_of(y for y, _ in pairs))
-    return entrywise(lambda x: found.get(id(x), x.point.zero), by)
+    return each_entry(lambda x: found.get(id(x), x.point.zero), by)
 
 
 def pull_back(pairs: list, order: list) -> dict[int, Number]:
@@ -259,7 +259,7 @@ def tangent_of(outputs: Any, moving: list[tuple]) -> Any:
     """The tangents of the outputs, where each pair in `moving` is an array and its tangent."""
     seeds = {id(x): dot for whole, dots in moving for x, dot in zip(_flat_entries(whole), _flat_entries(dots))}
     found = push_forward(made_of(y for y in _flat_entries(outputs) if y.slopes is not None), seeds)
-    return entrywise(lambda y: found.get(id(y), y.point.zero), outputs)
+    return each_entry(lambda y: found.get(id(y), y.point.zero), outputs)
 
 
 def _flat_entries(x: Any) -> list:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from attnmath._exact.arrays import ExactArray, as_objects, entrywise, exact, letters, point_of, stands_for
+from attnmath._exact.arrays import ExactArray, as_objects, each_entry, exact, letters, point_of, stands_for
 from attnmath._exact.outcomes import not_algebraic
 
 
@@ -105,7 +105,7 @@ def refuse_others(name: str, others: dict) -> None:
 @stands_for(np.empty_like)
 def exact_empty_like(x: Any, shape: Any = None, **_: Any) -> Any:
     found = letters(x.point, np.shape(x) if shape is None else shape)  # anything, also nan
-    return entrywise(lambda letter: letter.known_as(0, 0), found)
+    return each_entry(lambda letter: letter.known_as(0, 0), found)
 
 
 @stands_for(np.any)

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, ge
 from attnmath._given.letters import Option, ValueCondition, one_of
 
 AXES = re.compile(r"\(\)|(\.\.\.\w*|[\w*]+)( [\w*]+)*")
-RULES = {">": lambda a, b: a > b, "divides": lambda a, b: b % a == 0}
+SIZE_RULES = {">": lambda a, b: a > b, "divides": lambda a, b: b % a == 0}
 
 
 class ShapeAxes(NamedTuple):
@@ -54,7 +54,7 @@ class Shape(NamedTuple):
 
     def broken(self, known: "KnownSizes") -> list[str]:
         """The first rule that the sizes break."""
-        broken = (x for x in self.rules if not RULES[x[1]](known.sizes[x[0]], known.sizes.get(x[2], 0)))
+        broken = (x for x in self.rules if not SIZE_RULES[x[1]](known.sizes[x[0]], known.sizes.get(x[2], 0)))
         return next(broken, [])
 
 
@@ -104,7 +104,7 @@ def read_shape(text: str, rules: list[str], called: dict[str, str]) -> Shape:
     options, found = text.removeprefix("to ").split(" or "), tuple(rule.split() for rule in rules)
     if not all(map(AXES.fullmatch, options)):
         raise ValueError(f"{text!r} is no shape")
-    if any(len(rule) != 3 or rule[1] not in RULES for rule in found):
+    if any(len(rule) != 3 or rule[1] not in SIZE_RULES for rule in found):
         raise ValueError(f"{rules} are no rules for sizes")
     names = [[] if option == "()" else option.split() for option in options]
     leads: list = [x.pop(0).removeprefix("...") if x and x[0].startswith("...") else None for x in names]

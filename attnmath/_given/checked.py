@@ -186,13 +186,13 @@ def moving(name: str, letter: Argument, x: Any, of: Any) -> Any:
 Formula = TypeVar("Formula", bound=Callable[..., Any])
 
 
-class Call(threading.local):
+class Running(threading.local):
     """Whether a checked function is at work: what it calls in its turn is not checked again."""
 
     inside = False
 
 
-CALL = Call()
+CALL = Running()
 
 
 def checked(formula: Formula) -> Formula:

@@ -105,7 +105,7 @@ factors = ValueCondition(
 temperature = ValueCondition(
     lambda tau: tau > 0, "{it}; it needs to be above 0, as a temperature is (rows lie along the last axis)"
 )
-positive = ValueCondition(
+positive_number = ValueCondition(
     lambda x: (x > 0) & (x < math.inf),
     "{it}; it needs to be positive and finite, since a row of equal entries is divided by its square root",
 )

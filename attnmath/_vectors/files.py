@@ -192,7 +192,7 @@ def entry(v: VectorCase, dtype: str, tensors: dict[str, Tensor], path: Path, fol
     case = v.case(dtype)
     return FileEntry(
         name=v.name, dtype=dtype, about=v.words, file=path.relative_to(folder).as_posix(),
-        sha256=hashlib.sha256(path.read_bytes()).hexdigest(), numbers=digest(tensors), sizes=case.sizes,
+        sha256=hashlib.sha256(path.read_bytes()).hexdigest(), numbers=digest_of_tensors(tensors), sizes=case.sizes,
         scale=case.scale, causal=v.causal, dropout=v.rate, exact=v.exact,
         tensors={
             name: TensorEntry(role=TENSOR_ROLES.get(name, "allowed error"), dtype=x.dtype, shape=x.values.shape)
@@ -201,7 +201,7 @@ def entry(v: VectorCase, dtype: str, tensors: dict[str, Tensor], path: Path, fol
     )
 
 
-def digest(tensors: dict[str, Tensor]) -> str:
+def digest_of_tensors(tensors: dict[str, Tensor]) -> str:
     """The SHA-256 of the bytes of all tensors but the allowed errors, in the order of their names."""
     numbers = hashlib.sha256()
     for name in sorted(tensors.keys() & TENSOR_ROLES.keys()):

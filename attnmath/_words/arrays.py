@@ -61,7 +61,7 @@ def exp(x: Array) -> Array:
     xp = namespace(x)
     if not is_complex(x):  # then arithmetic itself does the right thing with -inf
         return xp.exp(x)
-    return xp.where(hidden(x), 0, xp.exp(finite(x)))
+    return xp.where(is_hidden(x), 0, xp.exp(finite(x)))
 
 
 def log(x: Array) -> Array:
@@ -180,13 +180,13 @@ def finite(x: Array) -> Array:
 
 def visible(x: Array, A: Array) -> Array:
     """x with 0 where A is -inf."""
-    return namespace(A).where(hidden(A), 0, x)
+    return namespace(A).where(is_hidden(A), 0, x)
 
 
 def hide(x: Array, A: Array) -> Array:
     """x with -inf where A is -inf, which does not move."""
     xp = namespace(A)
-    return xp.where(hidden(A), -xp.inf, x)
+    return xp.where(is_hidden(A), -xp.inf, x)
 
 
 def forbid(B: Array, *masks: Array) -> Array:
@@ -202,7 +202,7 @@ def counting(m: int, like: Array) -> Array:
     return namespace(like).arange(m, device=device(like))
 
 
-def hidden(A: Array) -> Array:
+def is_hidden(A: Array) -> Array:
     """Where A is -inf."""
     return real(A) == -namespace(A).inf
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from attnmath._examine.mistakes.mistakes import MISTAKES
 from attnmath._examine.problems.bounds import bounds, judge_answer, right_answer
-from attnmath._examine.problems.case import Answer, Case, Conventions, Setting
+from attnmath._examine.problems.case import Answer, Case, Conventions, Draft
 from attnmath._examine.problems.families import drawn_case
-from attnmath._examine.problems.steps import Change, Steps, T, grouped
+from attnmath._examine.problems.steps import StepChanges, Steps, T, grouped
 from attnmath.rounding.formats import nearest
 from attnmath.rounding.heads import fused_head
 
@@ -184,10 +184,10 @@ SUM_ROUNDINGS = 1e-12  # of the sizes that are summed up: some dozen roundings
 
 def single_problem(sizes: tuple, family: str = "gaussian", dtype: str = "float64", **kind: Any) -> Case:
     """A problem of the sizes b, H, G, n, m, d_k, d_v."""
-    return drawn_case(Setting(family, sizes, **kind), dtype, np.random.default_rng(3))
+    return drawn_case(Draft(family, sizes, **kind), dtype, np.random.default_rng(3))
 
 
-def wrong(case: Case, mistake: str | Change, dtype: str = "float64") -> Answer | None:
+def wrong(case: Case, mistake: str | StepChanges, dtype: str = "float64") -> Answer | None:
     """What a program with this mistake returns; None where the problem has no room for it."""
     forms = FIRST_FORMS[mistake].forms(case, TRIAL_MEANS) if isinstance(mistake, str) else [("", mistake)]
     for _, change in forms:

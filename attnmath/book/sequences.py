@@ -115,7 +115,7 @@ def adam(state: State, dmodel: Transformer, eta: float, small: float = 1e-8) -> 
     return State(t, each_part(moved, model, M, S), M, S)
 
 
-def rate(t: int) -> float:
+def step_size(t: int) -> float:
     """The size of step t: it grows, then shrinks to zero."""
     return RATE * min(1, t / WARM, 2 - 2 * t / TRAINING_STEPS)
 
@@ -132,7 +132,7 @@ def training_steps(state: State, rng: np.random.Generator) -> Iterator[tuple]:
     while state.t < TRAINING_STEPS:
         data = batch(rng, BATCH_SIZE)
         loss, dmodel = gradient(state.model, data)
-        state = adam(state, dmodel, rate(state.t + 1))
+        state = adam(state, dmodel, step_size(state.t + 1))
         yield data, loss, state
 
 

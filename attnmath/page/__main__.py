@@ -18,12 +18,21 @@ def leave(error: ModuleNotFoundError) -> None:
 
 
 try:
-    from attnmath.page.language.chapter import Display, Fault
+    from attnmath.page.language.chapter import Display, PageFault
     from attnmath.page.ledger.ledger import render, report, stale, summary
-    from attnmath.page.ledger.rows import LISTED, Keys, Row, Shelf, completed, identity_faults, judged, survivors
+    from attnmath.page.ledger.rows import (
+        LISTED,
+        Row,
+        RowKeys,
+        Shelf,
+        identity_faults,
+        judged,
+        survivors,
+        with_proofs,
+    )
     from attnmath.page.verdicts.book import Book, each_cast
     from attnmath.page.verdicts.labels import label_faults, posing, relation_counts, unrun
-    from attnmath.page.verdicts.proofs import prove as prove_display
+    from attnmath.page.verdicts.proofs import prove_display as prove_display
     from attnmath.page.verdicts.published import Refuted
 except ModuleNotFoundError as error:
     leave(error)
@@ -40,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         book = Book.at(options.root)
-    except Fault as fault:  # of its casts
+    except PageFault as fault:  # of its casts
         print(fault)
         return 1
     if not book.displays:
@@ -50,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     if lost := sorted(wanted - {chapter.stem for chapter in book.chapters}):
         parser.error(f"no chapter is called {', '.join(lost)}")
     start = time.monotonic()
-    command = {"check": check, "prove": prove, "misprints": try_misprints, "ledger": ledger}[options.command]
+    command = {"check": check, "prove": say_proofs, "misprints": try_misprints, "ledger": ledger}[options.command]
     failed = command(book, options, wanted)
     print(f"{time.monotonic() - start:.0f} s", file=sys.stderr)
     return 1 if failed else 0
@@ -58,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def shelf_of(book: Book, options) -> Shelf:
     """What was found before; nothing, if all is made afresh."""
-    return Shelf(options.root, Keys(book, options.root), is_empty=options.compare)
+    return Shelf(options.root, RowKeys(book, options.root), is_empty=options.compare)
 
 
 def check(book: Book, options, wanted: set[str]) -> bool:
@@ -84,7 +93,7 @@ def check_book(book: Book, root: Path | None, wanted: set[str], shelf: Shelf | N
     displays = displays_of(book, wanted)
     inline = [d for d in book.relations.values() if not wanted or d.stem in wanted]
     found = judged(book, root, displays + inline, shelf)
-    faults += [one for one in found if isinstance(one, Fault)]
+    faults += [one for one in found if isinstance(one, PageFault)]
     return [one for one in found[: len(displays)] if isinstance(one, Row)], faults
 
 
@@ -92,24 +101,24 @@ def displays_of(book: Book, wanted: set[str]) -> list[Display]:
     return [d for c in book.chapters for d in c.displays if not wanted or c.stem in wanted]
 
 
-def prove(book: Book, options, wanted: set[str]) -> bool:
+def say_proofs(book: Book, options, wanted: set[str]) -> bool:
     found = each_cast(prove_display, book, options.root, displays_of(book, wanted))
-    faults = [one for one in found if isinstance(one, Fault)]
+    faults = [one for one in found if isinstance(one, PageFault)]
     print("\n".join([*map(str, faults), *summary([one for one in found if one not in faults])]))
     return bool(faults)
 
 
 def try_misprints(book: Book, options, wanted: set[str]) -> bool:
-    _, lines, faults = made(book, options.root, wanted, shelf_of(book, options))
+    _, lines, faults = rows_made(book, options.root, wanted, shelf_of(book, options))
     print("\n".join([*faults, *lines]))
     return bool(faults)
 
 
-def made(book: Book, root: Path, wanted: set[str], shelf: Shelf) -> tuple[list[Row], list, list[str]]:
+def rows_made(book: Book, root: Path, wanted: set[str], shelf: Shelf) -> tuple[list[Row], list, list[str]]:
     """The rows of the displays wanted, what is to be said of their misprints, and what is wrong."""
     rows, faults = check_book(book, root, wanted, shelf)
     if not faults:
-        rows, faults = completed(book, root, rows, shelf)
+        rows, faults = with_proofs(book, root, rows, shelf)
     if faults:
         return [], [], [*map(str, faults)]
     lines, faults = report([row.tally for row in rows if row.tally], shelf.keys.listed)
@@ -125,7 +134,7 @@ def ledger(book: Book, options, wanted: set[str]) -> bool:
         for name in old:
             print(f"{path} is stale: {name} has changed; run make ledger")
         return bool(old)
-    rows, lines, faults = made(book, options.root, wanted, shelf)
+    rows, lines, faults = rows_made(book, options.root, wanted, shelf)
     if wanted and not faults:
         print("\n".join([*summary([row.proof for row in rows if row.proof]), *lines]))
         displays = displays_of(book, set())

@@ -18,8 +18,8 @@ from attnmath._words.arrays import (
     exp,
     finite,
     flat,
-    hidden,
     is_complex,
+    is_hidden,
     is_number,
     log,
     namespace,
@@ -189,7 +189,7 @@ def weight_bounds(f: Model, x: Inputs) -> WeightBounds:
     P_off = spread(P, below, eta + (r + 4 * f.sums * length + 2 * f.entries))
     P_off = visible(P_off + f.least_weight, A)
     L_off = r + 4 * f.entries * length
-    live = xp.any(~hidden(A), axis=-1, keepdims=True)
+    live = xp.any(~is_hidden(A), axis=-1, keepdims=True)
     return WeightBounds(QK, QK_off, eta, P, P_off, L_off * live)
 
 

@@ -170,7 +170,7 @@ def test_the_stored_path_is_walked_again():
 
 
 def test_the_size_of_a_step_grows_and_shrinks_to_nothing():
-    sizes = [task.rate(t) for t in range(1, task.TRAINING_STEPS + 1)]
+    sizes = [task.step_size(t) for t in range(1, task.TRAINING_STEPS + 1)]
     assert np.argmax(sizes) + 1 in range(task.WARM, task.TRAINING_STEPS // 2 + 1) and max(sizes) == task.RATE
     assert sizes[0] == task.RATE / task.WARM and sizes[-1] == 0 <= min(sizes)
 

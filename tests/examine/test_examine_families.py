@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from attnmath._examine.problems.case import Answer, Conventions
 from attnmath._examine.problems.exact_problems import HARD, UNIFORM, _without_rounding, exact_answer, exact_cases
 from attnmath._examine.problems.families import FAMILIES, SETTINGS, cases
-from attnmath._examine.problems.steps import Steps, T, grouped, softmax, sum_to
+from attnmath._examine.problems.steps import Steps, T, grouped, plain_softmax, sum_to
 from attnmath.rounding.formats import nearest
 from random_problems import random_case
 
@@ -249,5 +249,5 @@ def test_random_problems(dtype):
 def test_softmax_of_the_steps_is_the_one_of_the_problems():
     """An empty row has no weights; the others sum to one."""
     case = next(c for c in cases(OPTIONS, "float64", 0) if "empty row" in c.traits)
-    P = softmax(Steps(case).A)
+    P = plain_softmax(Steps(case).A)
     assert set(np.round(P.sum(-1).ravel(), 12)) == {0.0, 1.0}

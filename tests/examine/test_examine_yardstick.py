@@ -19,7 +19,7 @@ from attnmath._examine.problems.bounds import (
     right_answer,
     whole_bounds,
 )
-from attnmath._examine.problems.case import Answer, Case, Setting
+from attnmath._examine.problems.case import Answer, Case, Draft
 from attnmath._examine.problems.families import cases
 from attnmath._examine.problems.steps import Steps, T
 from attnmath._examine.problems.tiled_bounds import tiled_answer
@@ -36,7 +36,7 @@ def case_of(name="gaussian", seed=0, dtype="float32", **setting):
     """One problem: b, H, G, n, m, d_k, d_v as sizes=..., and whatever else a setting has."""
     from attnmath._examine.problems.families import drawn_case
 
-    return drawn_case(Setting(name, **({"sizes": (2, 6, 2, 11, 13, 8, 8)} | setting)), dtype, np.random.default_rng(seed))
+    return drawn_case(Draft(name, **({"sizes": (2, 6, 2, 11, 13, 8, 8)} | setting)), dtype, np.random.default_rng(seed))
 
 
 def answers(*changes, rounded=None):

@@ -1,6 +1,6 @@
 """Problems drawn at random, for tests and benchmarks: any family, any sizes, any of the options."""
 
-from attnmath._examine.problems.case import SHAPES, Setting
+from attnmath._examine.problems.case import SHAPES, Draft
 from attnmath._examine.problems.families import FAMILIES, drawn_case
 
 
@@ -24,7 +24,7 @@ def random_setting(rng, most):
     scales = [0.3, 0.05] if hides == "causal" else [0.3, 0.05, -0.3, 0.0]
     kinds = (*SHAPES, "padding", "empty") if hides == "mask" else (*SHAPES, "hidden")
     kind = str(rng.choice(kinds))
-    return Setting(
+    return Draft(
         str(rng.choice(list(FAMILIES))), sizes,
         mask=kind if hides == "mask" else None, causal=bool(hides == "causal"),
         bias=kind if hides == "bias" else None,

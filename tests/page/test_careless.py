@@ -14,7 +14,7 @@ import pytest
 import attnmath.page.__main__
 import copied
 from attnmath.page.__main__ import check_book
-from attnmath.page.language.chapter import Fault
+from attnmath.page.language.chapter import PageFault
 from attnmath.page.verdicts.book import Book
 from copied import ROOT, copy_project
 
@@ -110,7 +110,7 @@ def test_no_chapter_named_means_all_of_them(monkeypatch):
     asked = []
     monkeypatch.setattr(attnmath.page.__main__, "judged",
                         lambda book, root, displays, shelf: asked.append(displays) or [])
-    faults = [Fault(f"chapters/{stem}.md", 1, 1, "", stem) for stem in ("softmax", "masks")]
+    faults = [PageFault(f"chapters/{stem}.md", 1, 1, "", stem) for stem in ("softmax", "masks")]
     monkeypatch.setattr(attnmath.page.__main__, "label_faults", lambda *_: list(faults))
     book = Book.at(ROOT)
     assert check_book(book, ROOT, set()) == ([], faults)

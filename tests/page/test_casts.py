@@ -7,9 +7,9 @@ import pytest
 
 from attnmath.page import __main__ as command
 from attnmath.page.language import letters
-from attnmath.page.language.chapter import Fault, read_text
+from attnmath.page.language.chapter import PageFault, read_text
 from attnmath.page.ledger.ledger import hashes
-from attnmath.page.ledger.rows import Keys
+from attnmath.page.ledger.rows import RowKeys
 from attnmath.page.scenes.cast import Cast, drawn, made, positive, rows
 from attnmath.page.scenes.casts import FOLDER, repeated, written
 from attnmath.page.scenes.settings import setting, three
@@ -149,7 +149,7 @@ def test_a_wrong_shape_in_a_table_of_the_book_is_found(book, stem, old, new, lab
     assert old in texts[stem].text
     changed = replace(texts[stem], text=new.join(texts[stem].text.rsplit(old, 1)))
     other = Book([changed if one.stem == stem else one for one in book.chapters], written(ROOT))
-    with pytest.raises(Fault, match="shape|index|defines"):
+    with pytest.raises(PageFault, match="shape|index|defines"):
         judge(other, other.displays[label])
 
 
@@ -301,7 +301,7 @@ def test_a_shared_file_has_no_chapter_and_its_casts_have_their_place(root):
 def test_the_ledger_is_stale_after_a_cast_or_a_table_has_changed(root):
     def key():
         book = Book.at(root)
-        return hashes(book, Keys(book, root))["chapters/page.md"]
+        return hashes(book, RowKeys(book, root))["chapters/page.md"]
 
     first = key()
     edit(root / FOLDER / "page.py", "three(1", "three(2")

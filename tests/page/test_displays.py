@@ -5,7 +5,7 @@ import pytest
 from attnmath._words.tolerance import PAGE
 from attnmath.page.__main__ import check_book
 from attnmath.page.ledger.ledger import stale
-from attnmath.page.ledger.rows import Keys, Shelf, identity_faults, listed_in
+from attnmath.page.ledger.rows import RowKeys, Shelf, identity_faults, listed_in
 from attnmath.page.verdicts.book import Book
 from attnmath.page.verdicts.judge import Verdict
 from attnmath.page.verdicts.labels import _letters
@@ -19,7 +19,7 @@ def book(request):
 
 def test_every_display_holds_and_every_promise_is_kept(book, request):
     root = request.config.rootpath
-    rows, faults = check_book(book, root, set(), Shelf(root, Keys(book, root)))
+    rows, faults = check_book(book, root, set(), Shelf(root, RowKeys(book, root)))
     assert [str(fault) for fault in faults] == []
     verdicts = [row.verdict for row in rows]
     assert len(verdicts) == len(book.displays) >= 200
@@ -41,7 +41,7 @@ def test_every_letter_of_a_cast_has_its_line(book):
 
 def test_the_ledger_is_current(book, request):
     root = request.config.rootpath
-    assert stale(book, Keys(book, root), root) == []
+    assert stale(book, RowKeys(book, root), root) == []
 
 
 def test_the_listed_identities_hold(book, request):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attnmath.page.language.chapter import Fault, read_text
+from attnmath.page.language.chapter import PageFault, read_text
 from attnmath.page.scenes.cast import Letter
 from attnmath.page.scenes.settings import Setting
 from attnmath.page.verdicts.book import Book
@@ -15,7 +15,7 @@ from page_book import HEAD, PAGE, book, last
 
 
 def refusal(of: Book) -> str:
-    with pytest.raises(Fault) as caught:
+    with pytest.raises(PageFault) as caught:
         judge(of, last(of))
     return str(caught.value)
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from attnmath.page.language.chapter import Fault, read_text
+from attnmath.page.language.chapter import PageFault, read_text
 from attnmath.page.language.nodes import PageError
 from attnmath.page.ledger.ledger import proof_cell, reason, summary, unproved
 from attnmath.page.ledger.rows import Entry, proofs_or_faults
@@ -12,7 +12,7 @@ from attnmath.page.scenes.oracles import roomy
 from attnmath.page.scenes.settings import Setting
 from attnmath.page.verdicts.book import Book, found_or_fault
 from attnmath.page.verdicts.judge import judge
-from attnmath.page.verdicts.proofs import Exactly, prove
+from attnmath.page.verdicts.proofs import Exactly, prove_display
 from page_book import HEAD, PAGE, book, last
 
 
@@ -108,7 +108,7 @@ def test_sizes_are_raised_so_that_scores_are_independent():
 
 def test_a_process_turns_errors_into_faults_and_judges_survivors():
     of = book(r"dA = P \circ dO V^{\mathsf T}")
-    assert isinstance(found_or_fault(prove, of, last(of)), Fault)
+    assert isinstance(found_or_fault(prove_display, of, last(of)), PageFault)
     of = book(r"dV = P^{\mathsf T} dO")
     alive = [Entry("prp:tested", r"dV = (1 + 2^{-60}) P^{\mathsf T} dO", "", 0),
              Entry("prp:tested", r"dV_{ij} = \sum_k P_{ki} dO_{kj}", "", 0)]
@@ -179,9 +179,9 @@ def test_a_derivation_argues_for_its_own_bound_alone(request, name, old, new):
 
 def test_a_false_derivation_argues_for_nothing():
     of = argued(ARGUMENT.replace(r"\le P_{ij} \le", r"\le P_{ij}^3 \le"))
-    assert not isinstance(found_or_fault(judge, of, of.displays["prp:tested"]), Fault)
+    assert not isinstance(found_or_fault(judge, of, of.displays["prp:tested"]), PageFault)
     found = found_or_fault(judge, of, of.displays["why:tested"])
-    assert isinstance(found, Fault) and "the sides of '<=' differ" in str(found)
+    assert isinstance(found, PageFault) and "the sides of '<=' differ" in str(found)
 
 
 def hidden(values, sizes):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from attnmath.page.language.chapter import Fault
+from attnmath.page.language.chapter import PageFault
 from attnmath.page.verdicts.book import Book
 from attnmath.page.verdicts.judge import judge
 from attnmath.page.verdicts.proofs import Exactly
@@ -26,7 +26,7 @@ def book(request):
 def test_a_false_edit_is_refused(book, chapter, label, edit):
     display = book.displays[label]
     assert display.path == f"chapters/{chapter}.md"
-    with pytest.raises(Fault, match="value: "):
+    with pytest.raises(PageFault, match="value: "):
         judge(book, replace(display, text=edit))
 
 

@@ -8,7 +8,7 @@ import torch
 
 import attnmath
 from attnmath._words.tolerance import PAGE
-from attnmath.page.language.chapter import Fault
+from attnmath.page.language.chapter import PageFault
 from attnmath.page.language.syntax import parse
 from attnmath.page.scenes.carried import NumPyScene
 from attnmath.page.scenes.casts import written
@@ -74,7 +74,7 @@ FALSE = [
 @pytest.mark.parametrize("display, message", FALSE)
 def test_false(display, message):
     one = book(display)
-    with pytest.raises(Fault, match=message) as error:
+    with pytest.raises(PageFault, match=message) as error:
         judge(one, last(one))
     assert str(error.value).startswith("chapters/page.md:8:")
 
@@ -83,7 +83,7 @@ def test_the_slip_is_reported_at_its_step():
     chain = "\\begin{aligned}\n\\langle dO, O \\rangle &= \\langle dV, V \\rangle \\\\\n" \
         "&= \\langle D, \\mathbf 1 \\rangle \\\\\n&= \\langle dP, A \\rangle\n\\end{aligned}"
     one = book(chain)
-    with pytest.raises(Fault, match=r"page\.md:11:4: prp:tested: value"):
+    with pytest.raises(PageFault, match=r"page\.md:11:4: prp:tested: value"):
         judge(one, last(one))
 
 
@@ -108,14 +108,14 @@ def test_a_function_must_return_its_display(label, display, message):
     if not message:
         assert judge(one, last(one)).error < 1e-14
         return
-    with pytest.raises(Fault, match=message):
+    with pytest.raises(PageFault, match=message):
         judge(one, last(one))
 
 
 def test_a_wrong_function_is_refused(monkeypatch):
     monkeypatch.setattr(attnmath, "logsumexp", planted(lambda A: A.max(-1)))
     one = book()
-    with pytest.raises(Fault, match="eq:logsumexp: function: L of logsumexp is off by"):
+    with pytest.raises(PageFault, match="eq:logsumexp: function: L of logsumexp is off by"):
         judge(one, one.displays["eq:logsumexp"])
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from attnmath.page.language.chapter import read_text
 from attnmath.page.ledger.ledger import decade, hashes, stale
-from attnmath.page.ledger.rows import Keys
+from attnmath.page.ledger.rows import RowKeys
 from attnmath.page.verdicts.book import Book
 from attnmath.page.verdicts.labels import label_faults
 from page_book import HEAD, PAGE
@@ -90,9 +90,9 @@ def test_the_ledger_is_stale_after_an_edit(tmp_path):
         return Book([read_text(text, "chapters/page.md")], {"page": (cast,)})
 
     def old(book):
-        return stale(book, Keys(book, tmp_path), tmp_path)
+        return stale(book, RowKeys(book, tmp_path), tmp_path)
 
-    lines = [f"| `{k}` | `{v}` |" for k, v in hashes(book(PAGE), Keys(book(PAGE), tmp_path)).items()]
+    lines = [f"| `{k}` | `{v}` |" for k, v in hashes(book(PAGE), RowKeys(book(PAGE), tmp_path)).items()]
     (tmp_path / "chapters" / "ledger.md").write_text("\n".join(lines) + "\n")
     assert old(book(PAGE)) == old(book("A new sentence.\n" + PAGE)) == []
     assert old(book(PAGE.replace("dO \\circ O", "O \\circ dO"))) == ["chapters/page.md"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import attnmath
-from attnmath.page.language.chapter import Fault, read_text
+from attnmath.page.language.chapter import PageFault, read_text
 from attnmath.page.language.nodes import PageError
 from attnmath.page.language.syntax import parse
 from attnmath.page.misprints.misprints import tally
@@ -19,7 +19,7 @@ from attnmath.page.scenes.settings import Setting
 from attnmath.page.scenes.values import detached
 from attnmath.page.verdicts.book import Book
 from attnmath.page.verdicts.judge import judge
-from attnmath.page.verdicts.promise import arguments, check_function
+from attnmath.page.verdicts.promise import arguments_in, check_function
 from page_book import planted
 
 SMALL = Cast(
@@ -140,7 +140,7 @@ FALSE = [
 
 @pytest.mark.parametrize("display", FALSE)
 def test_false_or_meaningless(display):
-    with pytest.raises(Fault):
+    with pytest.raises(PageFault):
         verdict(display)
 
 
@@ -157,7 +157,7 @@ def test_letters_reach_functions_as_they_take_them():
 
     one = scene(TorchScene)
     names = {"mask": ("", "chi"), "lengths": ("", "t"), "W": ("", "W")}
-    found = arguments(function, one, names)
+    found = arguments_in(function, one, names)
     assert set(found) == {"mask", "lengths", "W", "n"} and found["n"] == 3
     assert found["mask"].dtype == bool and found["mask"].shape == (3, 5)
     assert found["lengths"].dtype == int and found["lengths"].shape == (3,)
@@ -168,7 +168,7 @@ def test_a_parameter_that_is_no_letter_and_has_no_default_is_a_fault():
         return W
 
     with pytest.raises(PageError, match="parameter R of function is not in the cast"):
-        arguments(function, scene(), {"W": ("", "W")})
+        arguments_in(function, scene(), {"W": ("", "W")})
 
 
 class Both(NamedTuple):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from attnmath.page.language.chapter import Fault, read_text
+from attnmath.page.language.chapter import PageFault, read_text
 from attnmath.page.misprints.misprints import tally
 from attnmath.page.scenes.cast import Cast, Letter
 from attnmath.page.scenes.settings import Setting
@@ -65,7 +65,7 @@ def verdict(display: str):
 
 def refusal(display: str, label: str = "err:tested") -> str:
     of = book(display, label)
-    with pytest.raises(Fault) as caught:
+    with pytest.raises(PageFault) as caught:
         judge(of, of.displays[label])
     return str(caught.value)
 
@@ -162,7 +162,7 @@ def test_each_line_has_the_loss_that_it_speaks_of():
     page = PAGE + "\n\n$$ Y = F W + \\mathbf 1 c $$ (prp:sum)"
     lines = r"dW = F^{\mathsf T} dA\, U, \quad dc = \mathbf 1^{\mathsf T} dY"
     of = Book([read_text(f"\n{page}\n\n$$ {lines} $$ (err:tested)\n", "chapters/page.md")], {"page": (cast,)})
-    with pytest.raises(Fault, match="it holds in the setting"):
+    with pytest.raises(PageFault, match="it holds in the setting"):
         judge(of, of.displays["err:tested"])
 
 
@@ -176,7 +176,7 @@ def with_setting(display: str, setting: Setting) -> Book:
 def test_a_local_name_may_fit_in_one_setting_alone():
     of = with_setting(r"\begin{aligned} G := F U \\ G = F U \cdot 1 \end{aligned}",
                       Setting("square", 9, {"m": 3}))
-    with pytest.raises(Fault, match="it holds in the setting 'square'"):
+    with pytest.raises(PageFault, match="it holds in the setting 'square'"):
         judge(of, of.displays["err:tested"])
 
 
@@ -187,7 +187,7 @@ def test_a_condition_that_leaves_nothing_shows_nothing():
 
     of = with_setting(r"A = 2 F W U^{\mathsf T} \quad\text{when } F = 0 \text{and } c = 0",
                       Setting("nothing", 9, change=nothing))
-    with pytest.raises(Fault, match="both sides are 0"):
+    with pytest.raises(PageFault, match="both sides are 0"):
         judge(of, of.displays["err:tested"])
 
 
@@ -216,7 +216,7 @@ def test_a_condition_needs_a_setting_that_is_not_degenerate():
     )
     of = Book([read_text(f"\n{PAGE}\n\n$$ {text} $$ (err:tested)\n", "chapters/page.md")],
               {"page": (replace(LAYER, settings=settings),)})
-    with pytest.raises(Fault, match="degenerate"):
+    with pytest.raises(PageFault, match="degenerate"):
         judge(of, of.displays["err:tested"])
 
 

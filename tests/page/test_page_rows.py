@@ -12,7 +12,7 @@ from attnmath.page.language.chapter import read_text
 from attnmath.page.ledger import rows
 from attnmath.page.ledger import rows as module
 from attnmath.page.ledger.imports import Imports
-from attnmath.page.ledger.rows import LISTED, Keys
+from attnmath.page.ledger.rows import LISTED, RowKeys
 from attnmath.page.verdicts.book import Book
 from loaded import ROOT
 
@@ -46,7 +46,7 @@ def keys_of(copy, book):
     """The engine's key, and that of each display."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "PACKAGE", copy / "attnmath")
-        keys = Keys(book, copy)
+        keys = RowKeys(book, copy)
         return {"engine": keys.engine} | {label: keys.of(d) for label, d in book.displays.items()}
 
 
@@ -168,7 +168,7 @@ def files_run(work):
 
 def files_known(book, display):
     """The files in the key of a display."""
-    keys, found = Keys(book, ROOT), set()
+    keys, found = RowKeys(book, ROOT), set()
     contents = keys.contents
     keys.contents = lambda files: found.update(files) or contents(files)
     keys.of(display)
@@ -194,7 +194,7 @@ def test_no_other_file_is_run_than_those_of_the_key(whole, label):
 
 def test_a_key_without_functions_is_found(whole, monkeypatch):
     book = Book(whole.chapters, whole.casts)
-    monkeypatch.setattr(Keys, "functions", lambda self, texts: [])
+    monkeypatch.setattr(RowKeys, "functions", lambda self, texts: [])
     display = book.displays["eq:linear_vjp"]
     run = files_run(lambda: rows.judge(book, display, True))
     assert {path.name for path in run - files_known(book, display)} >= {"projections.py"}

@@ -10,7 +10,7 @@ import attnmath
 from attnmath._exact.arrays import letters
 from attnmath._exact.point import Point
 from attnmath._formulas.attention import attention, attention_vjp
-from attnmath.page.language.chapter import Fault, read_text
+from attnmath.page.language.chapter import PageFault, read_text
 from attnmath.page.language.nodes import PageError
 from attnmath.page.misprints.edits import latex
 from attnmath.page.misprints.misprints import tally
@@ -75,7 +75,7 @@ FALSE = [
 
 @pytest.mark.parametrize("display, message", FALSE)
 def test_what_is_false_of_second_derivatives_is_refused(display, message):
-    with pytest.raises(Fault, match=message):
+    with pytest.raises(PageFault, match=message):
         judge(*book(display))
 
 
@@ -88,9 +88,9 @@ def test_what_is_false_is_refuted_exactly(display):
 
 def test_other_casts_have_no_tangents_of_gradients():
     for display in (r"\dot{dQ} = Q + 0 Q", r"\dot D = D + 0 D"):
-        with pytest.raises(Fault, match="tangent"):
+        with pytest.raises(PageFault, match="tangent"):
             judge(*book(display, casts=(HEAD,)))
-    with pytest.raises(Fault, match="the tangent of dO is not in the cast"):
+    with pytest.raises(PageFault, match="the tangent of dO is not in the cast"):
         judge(*book(r"\dot{dO} = dO + 0 dO", casts=(STILL,)))
 
 
@@ -140,7 +140,7 @@ def test_a_function_of_tangents_of_gradients_keeps_its_promise(monkeypatch):
 
     monkeypatch.setattr(attnmath, "__all__", [*attnmath.__all__, "promised"])
     assert judged(1).cast == "moving"
-    with pytest.raises(Fault, match="dK_dot of promised is off by"):
+    with pytest.raises(PageFault, match="dK_dot of promised is off by"):
         judged(1 + 1e-9)
 
 

@@ -5,7 +5,7 @@ Every line was once accepted by a version of the engine; each has its cast in pa
 
 import pytest
 
-from attnmath.page.language.chapter import Fault
+from attnmath.page.language.chapter import PageFault
 from attnmath.page.verdicts.judge import judge
 from page_book import book, last
 
@@ -82,7 +82,7 @@ SLIPS = [
 @pytest.mark.parametrize("display", SLIPS)
 def test_a_slip_is_refused(display):
     one = book(display)
-    with pytest.raises(Fault):
+    with pytest.raises(PageFault):
         judge(one, last(one))
 
 
@@ -99,7 +99,7 @@ PROMISES = [
 @pytest.mark.parametrize("label, display", PROMISES)
 def test_a_promise_needs_a_line_that_gives_the_letter(label, display):
     one = book(display, label)
-    with pytest.raises(Fault):
+    with pytest.raises(PageFault):
         judge(one, last(one))
 
 

@@ -17,7 +17,7 @@ import torch
 
 from attnmath._vectors.cases import VECTORS
 from attnmath._vectors.exact import exact_letters, rounded
-from attnmath._vectors.files import Tensor, digest, tensors_of, write
+from attnmath._vectors.files import Tensor, digest_of_tensors, tensors_of, write
 
 FORMATS = {"float64": (53, -1022), "float32": (24, -126), "bfloat16": (8, -126), "float16": (11, -14)}
 BY_NAME = {v.name: v for v in VECTORS}
@@ -221,7 +221,7 @@ def test_the_numbers_are_the_same_everywhere():
     total = hashlib.sha256()
     for name in SMALL:
         for dtype in FORMATS:
-            total.update(digest(made(name, dtype)).encode())
+            total.update(digest_of_tensors(made(name, dtype)).encode())
     assert total.hexdigest().startswith(NUMBERS)
 
 
@@ -273,9 +273,9 @@ def test_bfloat16_is_the_upper_half_of_float32():
 def test_the_settings_of_decimal_do_not_matter():
     v = BY_NAME["plain"]
     code = ("import decimal; decimal.getcontext().prec = 5; decimal.DefaultContext.prec = 5;"
-            "from attnmath._vectors.files import digest, tensors_of;"
+            "from attnmath._vectors.files import digest_of_tensors, tensors_of;"
             "from attnmath._vectors.cases import VECTORS;"
-            "print(digest(tensors_of(next(v for v in VECTORS if v.name == 'plain'), 'float64')))")
+            "print(digest_of_tensors(tensors_of(next(v for v in VECTORS if v.name == 'plain'), 'float64')))")
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert out.strip() == digest(made("plain", "float64"))
+    assert out.strip() == digest_of_tensors(made("plain", "float64"))
     assert exact_letters(v.case("float64"), v.means)["P"].shape == (1, 1, 4, 4)

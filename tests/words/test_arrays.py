@@ -137,9 +137,9 @@ def test_finite_visible_hidden_real(array):
     A = array([1.0, -INF, INF])
     assert same(v.finite(A), [1.0, 0.0, INF])
     assert same(v.visible(array([7.0, 8.0, 9.0]), A), [7.0, 0.0, 9.0])
-    assert same(v.hidden(A), [False, True, False])
+    assert same(v.is_hidden(A), [False, True, False])
     assert same(v.hide(array([7.0, 8.0, 9.0]), A), [7.0, -INF, 9.0])
-    assert same(v.hidden(array([complex(-INF, 2), 1j])), [True, False])
+    assert same(v.is_hidden(array([complex(-INF, 2), 1j])), [True, False])
     assert same(v.real(array([1 + 2j])), [1.0]) and same(v.real(A), [1.0, -INF, INF])
     assert v.is_complex(array([1j])) and not v.is_complex(A)
 
@@ -190,7 +190,7 @@ def test_room_like_and_is_writable(array):
 
 def test_no_word_changes_what_it_is_given(array):
     x = np.array([[1.0, -INF, 0.0], [-INF, -INF, -INF]])
-    for word in (v.exp, v.rowsum, v.rowmax, v.T, v.diag, v.finite, v.hidden, v.column, v.row):
+    for word in (v.exp, v.rowsum, v.rowmax, v.T, v.diag, v.finite, v.is_hidden, v.column, v.row):
         y = array(x.copy())
         word(y)
         assert same(y, x)

@@ -8,7 +8,7 @@ import numpy as np
 
 from attnmath._examine.problems.bounds import where_in_words
 from attnmath._examine.problems.case import Answer, Case, Conventions
-from attnmath._examine.problems.steps import ATTENTION, BACK, GROUPS, Change, Steps, grouped
+from attnmath._examine.problems.steps import ATTENTION, BACK, GROUPS, StepChanges, Steps, grouped
 from attnmath._examine.report.report import Finding
 from attnmath._words.arrays import T, sum_to
 from attnmath.rounding.formats import unit_roundoff
@@ -45,11 +45,11 @@ class Failure:
         """Where each of these outputs is wrong, or each that is."""
         return "; ".join(where_in_words(x, self.wrong[x], getattr(self.got, x)) for x in letters or self.wrong)
 
-    def steps(self, changes: Iterable[Change] = ()) -> Steps:
+    def steps(self, changes: Iterable[StepChanges] = ()) -> Steps:
         """The problem solved with these changes."""
         return Steps(self.case, self.means, changes)
 
-    def gives(self, changes: Iterable[Change]) -> bool:
+    def gives(self, changes: Iterable[StepChanges]) -> bool:
         """Whether wrong steps give everything that came."""
         s = self.steps(changes)
         letters = sorted(self.got.there, key=lambda x: x not in self.wrong)  # wrong ones first: most forms fail

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from attnmath._examine.diagnosis.coefficients import Failure, from_terms
 from attnmath._examine.mistakes.mistakes import MISTAKES
-from attnmath._examine.problems.steps import WAYS, Change, Mistake
+from attnmath._examine.problems.steps import WAYS, Mistake, StepChanges
 from attnmath._examine.report.report import Finding
 
 # What the two ways to find D, and the two to find P, depend on: elsewhere they are the same.
@@ -23,7 +23,7 @@ class MistakeForm(NamedTuple):
 
     mistake: Mistake
     detail: str
-    changes: tuple[Change, ...]
+    changes: tuple[StepChanges, ...]
 
     def finding(self, where: str, evidence: str) -> Finding:
         """The mistake, with its detail where it has several forms."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.diagnosis.paste import lines_of_case
-from attnmath._examine.problems.case import SHAPES, Case, Conventions, Setting
+from attnmath._examine.problems.case import SHAPES, Case, Conventions, Draft
 from attnmath._words.extras import install
 from attnmath.rounding.formats import nearest
 
@@ -57,7 +57,7 @@ class Recipe:
 
 def input_lines(x: Recipe, dtype: str) -> list[str]:
     """Lines that make Q, K, V, dO, and keep, bias and R where there are such."""
-    setting = Setting("smallest", (x.b, x.G * x.r, x.G, x.n, x.m, x.d_k, x.d_v))
+    setting = Draft("smallest", (x.b, x.G * x.r, x.G, x.n, x.m, x.d_k, x.d_v))
     found, given = [], list(x.listed or ())
     for name, shape in zip(("Q", "K", "V", "dO"), setting.shapes):
         count = int(np.prod(shape))

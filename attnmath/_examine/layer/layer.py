@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnmath._examine.problems.case import Case, Conventions
-from attnmath._examine.problems.steps import STEPS, Change, Step, Steps
+from attnmath._examine.problems.steps import STEPS, Step, StepChanges, Steps
 from attnmath._formulas.heads import Weights
 from attnmath._words.arrays import T
 
@@ -276,7 +276,9 @@ class LayerSteps(Steps):
 
     table: Mapping[str, Step] = LAYER_STEPS
 
-    def __init__(self, case: LayerCase, means: Conventions | None = None, changes: Iterable[Change] = ()) -> None:
+    def __init__(
+        self, case: LayerCase, means: Conventions | None = None, changes: Iterable[StepChanges] = ()
+    ) -> None:
         super().__init__(case.heads, means, changes)
         self.given = case
 

@@ -10,7 +10,7 @@ from attnmath._examine.layer.layer import LayerCase, LayerSteps, weight_gradient
 from attnmath._examine.layer.wrong_matrices import MATRIX_MISTAKES, MULTI, VJP, WEIGHT_MATRICES
 from attnmath._examine.mistakes.mistakes import MISTAKES
 from attnmath._examine.problems.case import Conventions
-from attnmath._examine.problems.steps import Change, Forms, Mistake, Steps, Wordings, multiplied, only
+from attnmath._examine.problems.steps import Forms, Mistake, StepChanges, Steps, Wordings, multiplied, only
 from attnmath._formulas.heads import Weights
 from attnmath._words.arrays import T
 
@@ -84,7 +84,7 @@ def one_entry(name: str) -> Forms:
     return forms
 
 
-def lost(*names: str) -> Change:
+def lost(*names: str) -> StepChanges:
     """Nothing arrives."""
     return multiplied(*names, by=lambda s: 0)
 
@@ -100,7 +100,7 @@ def bias_gradient_missing(name: str) -> Forms:
     return only(lost(f"d{name}"), lambda case: getattr(case.W, name) is not None)
 
 
-def mean(names: tuple[str, ...], count: Callable[[LayerCase], int]) -> Change:
+def mean(names: tuple[str, ...], count: Callable[[LayerCase], int]) -> StepChanges:
     """A mean instead of a sum."""
     return {x: lambda s, y: None if y is None else y / count(s.given) for x in names}
 

@@ -142,7 +142,7 @@ def output_alone(layer: Layer, case: LayerCase, dtype: str) -> np.ndarray:
     import torch
 
     with _at_fault("it raises under torch.no_grad():"), torch.no_grad(), lent(layer, case.numbers, dtype):
-        return to_float64("the output", layer.call(*given(case, tensor, dtype)))
+        return to_float64("the output", layer.call(*arrays_given(case, tensor, dtype)))
 
 
 @contextmanager
@@ -191,7 +191,7 @@ def named_gradients(layer: Layer, back: Any) -> dict[str, np.ndarray]:
     return all_to_float64({n: back[k] for n in names for k in (n, f"d{n}") if k in back and back[k] is not None})
 
 
-def given(case: LayerCase, array: Callable[..., Any], dtype: str) -> tuple[Any, Any, Any]:
+def arrays_given(case: LayerCase, array: Callable[..., Any], dtype: str) -> tuple[Any, Any, Any]:
     """X, Z and keep in a library's arrays; Z is X in self-attention."""
     X = array(case.X, dtype)
     Z = X if case.Z is None else array(case.Z, dtype)
@@ -238,13 +238,13 @@ def by_torch(layer: Layer, case: LayerCase, dtype: str) -> Returned:
 
     if layer.backward is not None:
         with lent(layer, case.numbers, dtype, case.train), torch.no_grad():
-            X, Z, keep = given(case, tensor, dtype)
+            X, Z, keep = arrays_given(case, tensor, dtype)
             Y = layer.call(X, Z, keep)
             _check_output(Y, X)
             back = layer.backward(tensor(case.dY, dtype), X, Z, keep)
             return to_float64("the output", Y), named_gradients(layer, back)
     with lent(layer, case.numbers, dtype, case.train, needed=True):
-        X, Z, keep = given(case, tensor, dtype)
+        X, Z, keep = arrays_given(case, tensor, dtype)
         tokens = {name: x.requires_grad_() for name, x in (("X", X), ("Z", Z)) if name == "X" or Z is not X}
         before = [x.detach().clone() for x in tokens.values()]
         Y = layer.call(X, Z, keep)
@@ -266,7 +266,7 @@ def by_jax(layer: Layer, case: LayerCase, dtype: str) -> Returned:
     import jax
     import jax.numpy as jnp
 
-    X, Z, keep = given(case, jnp.asarray, dtype)
+    X, Z, keep = arrays_given(case, jnp.asarray, dtype)
     numbers = {k: jnp.asarray(x, dtype) for k, x in case.numbers.items()}
     tokens = (X,) if case.Z is None else (X, Z)
 
@@ -285,7 +285,7 @@ def by_numpy(layer: Layer, case: LayerCase, dtype: str) -> Returned:
     if layer.backward is None:
         raise Broken(Fault("no_backward", "a layer of NumPy needs backward=, its own way back"))
 
-    X, Z, keep = given(case, np.array, dtype)
+    X, Z, keep = arrays_given(case, np.array, dtype)
     W = {k: np.array(x, dtype) for k, x in case.numbers.items()}
     Y = layer.call(X, Z, keep, W)
     _check_output(Y, X)

@@ -12,7 +12,7 @@ import numpy as np
 from attnmath._examine.layer.layer import LayerAnswer, LayerCase, LayerSteps
 from attnmath._examine.problems.bounds import softmax_off, where_in_words
 from attnmath._examine.problems.case import Conventions
-from attnmath._examine.problems.steps import Change, Step, Steps
+from attnmath._examine.problems.steps import Step, StepChanges, Steps
 from attnmath._formulas.heads import Weights
 from attnmath._words.arrays import T, finite, rowsum
 from attnmath._words.tolerance import CONSTANT, SHARE
@@ -248,11 +248,11 @@ class Tried:
         with np.errstate(invalid="ignore"):
             return (got == want) | (abs(got - want) <= times * CONSTANT * off + more)
 
-    def steps(self, changes: Iterable[Change] = ()) -> LayerSteps:
+    def steps(self, changes: Iterable[StepChanges] = ()) -> LayerSteps:
         """The problem solved with these changes."""
         return LayerSteps(self.case, self.means, changes)
 
-    def gives(self, changes: Iterable[Change]) -> bool:
+    def gives(self, changes: Iterable[StepChanges]) -> bool:
         """Whether wrong steps give what came, in all outputs."""
         s = self.steps(changes)
         return all(self.gives_output(name, s) for name in self.names)

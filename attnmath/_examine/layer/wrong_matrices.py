@@ -8,7 +8,7 @@ import numpy as np
 from attnmath._examine.layer import layer
 from attnmath._examine.layer.layer import LayerCase, weight_gradient
 from attnmath._examine.problems.case import Conventions
-from attnmath._examine.problems.steps import Change, Forms, Mistake, Steps, Wordings, only
+from attnmath._examine.problems.steps import Forms, Mistake, StepChanges, Steps, Wordings, only
 from attnmath._formulas.heads import Weights
 
 MULTI, VJP = "chapters/heads.md, eq:multihead_map", "chapters/heads.md, eq:multihead_vjp"
@@ -42,12 +42,12 @@ def merged_by_view(x: np.ndarray) -> np.ndarray:
     return x.reshape(b, n, H * k)
 
 
-def taken_apart(split: Callable[..., np.ndarray], merge: Callable[..., np.ndarray]) -> Mapping[str, Change]:
+def taken_apart(split: Callable[..., np.ndarray], merge: Callable[..., np.ndarray]) -> Mapping[str, StepChanges]:
     """Heads are split, put together, or both, in a way of their own; forward and back, or back alone."""
-    out_back: Change = {"merge_back": lambda s, f: split}
-    in_back: Change = {"split_back": lambda s, f: merge}
-    out: Change = {"merge": lambda s, f: merge, **out_back}
-    into: Change = {"split": lambda s, f: split, **in_back}
+    out_back: StepChanges = {"merge_back": lambda s, f: split}
+    in_back: StepChanges = {"split_back": lambda s, f: merge}
+    out: StepChanges = {"merge": lambda s, f: merge, **out_back}
+    into: StepChanges = {"split": lambda s, f: split, **in_back}
     return {"out": out, "in": into, "all": {**out, **into}, "out_back": out_back, "in_back": in_back}
 
 

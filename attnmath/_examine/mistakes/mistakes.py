@@ -8,7 +8,16 @@ import numpy as np
 from attnmath._examine.mistakes.wrong_terms import WRONG_BIASES, WRONG_GRADIENTS, WRONG_WEIGHTS, all_of_few
 from attnmath._examine.problems import steps
 from attnmath._examine.problems.case import Case, Conventions
-from attnmath._examine.problems.steps import ATTENTION, BACK, CAUSAL_MASK, GROUPS, Change, Mistake, Wordings, only
+from attnmath._examine.problems.steps import (
+    ATTENTION,
+    BACK,
+    CAUSAL_MASK,
+    GROUPS,
+    Mistake,
+    StepChanges,
+    Wordings,
+    only,
+)
 from attnmath._words.arrays import T
 
 
@@ -52,7 +61,7 @@ def inverted(case: Case, means: Conventions) -> Wordings:
         yield "", steps.as_in("seen", replace(case, keep=~case.keep), means)
 
 
-def in_place_of_hidden_scores(scores: Callable[[steps.Steps, np.ndarray], np.ndarray]) -> Change:
+def in_place_of_hidden_scores(scores: Callable[[steps.Steps, np.ndarray], np.ndarray]) -> StepChanges:
     return {"A": scores, "A_back": scores, "dA": lambda s, x: np.where(s.seen, x, 0.0)}
 
 
@@ -76,7 +85,7 @@ def other_groups(letter: str) -> steps.Forms:
     return forms
 
 
-def weighted_groups(pick: Callable[[int], np.ndarray]) -> Change:
+def weighted_groups(pick: Callable[[int], np.ndarray]) -> StepChanges:
     """Sums over groups in which each member has the weight that pick gives for the size of the group."""
     def over(x: np.ndarray, s: steps.Steps) -> np.ndarray:
         weight = np.zeros(len(s.owner_back))
@@ -136,7 +145,7 @@ def span(thing: str, first: int, last: int) -> str:
     return f"{thing} {first}" if first == last else f"{many} {first} to {last}"
 
 
-def tile_lost(thing: str, length: int, before: bool, cut: Callable[[np.ndarray], Change]) -> Wordings:
+def tile_lost(thing: str, length: int, before: bool, cut: Callable[[np.ndarray], StepChanges]) -> Wordings:
     """Without the last tile, or all before it; cut gives the change for what is kept."""
     for start in starts(length):
         lost = (np.arange(length) >= start) ^ before
@@ -144,8 +153,8 @@ def tile_lost(thing: str, length: int, before: bool, cut: Callable[[np.ndarray],
 
 
 def key_tile(*letters: str, before: bool = False) -> steps.Forms:
-    def cut(kept: np.ndarray) -> Change:
-        without: Change = {
+    def cut(kept: np.ndarray) -> StepChanges:
+        without: StepChanges = {
             "dA": lambda s, x: x * kept,
             "dQ": lambda s, x: s.gamma_back * (s.dA * kept) @ s.keys_back,
             "dkeys": lambda s, x: x * kept[:, None],
@@ -166,9 +175,9 @@ def first_key(*letters: str) -> steps.Forms:
 
 
 def query_tile(*letters: str, before: bool = False) -> steps.Forms:
-    def cut(kept: np.ndarray) -> Change:
+    def cut(kept: np.ndarray) -> StepChanges:
         rows = kept[:, None]
-        without: Change = {
+        without: StepChanges = {
             "dQ": lambda s, x: x * rows,
             "dkeys": lambda s, x: s.gamma_back * T(s.dA * rows) @ s.Q,
             "dvalues": lambda s, x: T(s.PR_back * rows) @ s.dO,
@@ -180,7 +189,7 @@ def query_tile(*letters: str, before: bool = False) -> steps.Forms:
 
 
 def heads_mixed(letter: str) -> steps.Forms:
-    def change(order: np.ndarray) -> Change:
+    def change(order: np.ndarray) -> StepChanges:
         return {letter: lambda s, x: x[:, order]}
 
     def forms(case: Case, means: Conventions) -> Wordings:

@@ -6,7 +6,7 @@ import numpy as np
 
 from attnmath._examine.problems import steps
 from attnmath._examine.problems.case import Case, Conventions
-from attnmath._examine.problems.steps import ATTENTION, BACK, DROPOUT, GROUPS, Change, Mistake, Wordings, only
+from attnmath._examine.problems.steps import ATTENTION, BACK, DROPOUT, GROUPS, Mistake, StepChanges, Wordings, only
 from attnmath._words.arrays import T, rowsum
 
 
@@ -15,16 +15,16 @@ def untransposed(x: np.ndarray) -> np.ndarray:
     return x.reshape(*x.shape[:-2], *x.shape[:-3:-1])
 
 
-def transposed(x: np.ndarray) -> np.ndarray:
+def misread_transpose(x: np.ndarray) -> np.ndarray:
     """The transpose where x (n, m) belongs, read in rows of the other length."""
     return untransposed(T(x).copy())
 
 
-READINGS = (transposed, lambda x: T(untransposed(x)))  # of a buffer with its strides exchanged
+READINGS = (misread_transpose, lambda x: T(untransposed(x)))  # of a buffer with its strides exchanged
 
 
 def dS_flipped(case: Case, means: Conventions) -> Wordings:
-    dQ: Change = {"dQ": lambda s, x: s.gamma_back * transposed(s.dA) @ s.keys_back}
+    dQ: StepChanges = {"dQ": lambda s, x: s.gamma_back * misread_transpose(s.dA) @ s.keys_back}
     yield "in dQ and dK", {**dQ, "dkeys": lambda s, x: s.gamma_back * untransposed(s.dA) @ s.Q}
     yield "in dQ", dQ
     for read in READINGS:
@@ -44,7 +44,7 @@ def rolled(case: Case, means: Conventions) -> Wordings:
 
 
 def wrong_values(case: Case, means: Conventions) -> Wordings:
-    def change(values: object) -> Change:
+    def change(values: object) -> StepChanges:
         return {"dP": lambda s, x: (s.dO @ T(s.V[:, values])) * s.R_back}
 
     G, owner = case.V.shape[1], case.owner(means)
@@ -57,7 +57,7 @@ def wrong_values(case: Case, means: Conventions) -> Wordings:
             "dP": steps.bind(lambda s, x, by: (s.dO @ T(np.roll(s.values_back, by, 1))) * s.R_back, by)}
 
 
-def with_dropout(change: Change) -> steps.Forms:
+def with_dropout(change: StepChanges) -> steps.Forms:
     return only(change, lambda case: case.R is not None)
 
 
@@ -81,7 +81,7 @@ def tilings(m: int) -> Iterator[tuple[str, list[slice]]]:
 
 
 def by_tile(A: np.ndarray, tiles: list[slice]) -> np.ndarray:
-    return np.concatenate([steps.softmax(A[..., t]) for t in tiles], -1)
+    return np.concatenate([steps.plain_softmax(A[..., t]) for t in tiles], -1)
 
 
 def local_softmax(case: Case, means: Conventions) -> Wordings:
@@ -250,7 +250,8 @@ WRONG_WEIGHTS: list[Mistake] = [
             only(steps.multiplied("gamma", "bias", "dB", by=lambda s: np.log(2))), ATTENTION,
             "multiply the scores by log2(e) first"),
     Mistake("f_axis", "the softmax is taken over the queries instead of the keys",
-            only({"P": lambda s, x: T(steps.softmax(T(s.A))), "P_back": lambda s, x: T(steps.softmax(T(s.A_back))),
+            only({"P": lambda s, x: T(steps.plain_softmax(T(s.A))),
+                  "P_back": lambda s, x: T(steps.plain_softmax(T(s.A_back))),
                   "D": lambda s, D: (s.P_back * s.dP).sum(-2, keepdims=True)}), steps.SOFTMAX,
             "softmax is taken over the last axis, the keys"),
     Mistake("local_lse", "the weights of the way back are normalised tile by tile", local_softmax, BACK,

@@ -171,7 +171,7 @@ SHAPES = {
 
 
 @dataclass(frozen=True)
-class Setting:
+class Draft:
     """Everything of a problem but its numbers."""
 
     name: str
@@ -236,7 +236,7 @@ class Setting:
         return nearest((rng.random(shape) >= self.rho) / (1 - self.rho), dtype) if self.rho else None
 
 
-def settings_for(settings: Collection[Setting], options: Collection[str]) -> list[Setting]:
+def settings_for(settings: Collection[Draft], options: Collection[str]) -> list[Draft]:
     """Those that the candidate can be given."""
     return [s for s in settings if s.needs <= set(options)]
 

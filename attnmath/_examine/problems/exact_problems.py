@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from attnmath._examine.problems.case import Answer, Case, Conventions, Rng, Setting, settings_for, traits_of
+from attnmath._examine.problems.case import Answer, Case, Conventions, Draft, Rng, settings_for, traits_of
 from attnmath._examine.problems.steps import Steps
 from attnmath._words.arrays import T
 from attnmath.rounding.formats import FORMATS, nearest
@@ -26,37 +26,37 @@ COUNTS = (1, 4, 16)  # of keys seen: NumPy, PyTorch and JAX find exp(-log(count)
 DRAWS = 50
 
 HARD = [
-    Setting("hard", (2, 3, 3, 5, 5, 16, 16)),
-    Setting("hard, n < m", (2, 3, 3, 5, 7, 16, 16)),
-    Setting("hard, n > m", (3, 2, 2, 9, 5, 16, 16)),
-    Setting("hard, tails", (1, 2, 2, 37, 67, 16, 16)),
-    Setting("hard, 130 keys", (1, 2, 2, 33, 130, 64, 64)),
-    Setting("hard, d_v < d_k", (2, 3, 3, 6, 7, 16, 8)),
-    Setting("hard, groups of three", (4, 6, 2, 5, 7, 16, 16)),
-    Setting("hard, causal", (2, 3, 3, 5, 5, 16, 16), causal=True),
-    Setting("hard, causal, n < m", (2, 3, 3, 5, 9, 16, 16), causal=True),
-    Setting("hard, mask", (2, 3, 3, 5, 7, 16, 16), mask="shared"),
-    Setting("hard, padding", (4, 3, 3, 5, 7, 16, 16), mask="padding"),
-    Setting("hard, mask of each head", (2, 3, 3, 5, 7, 16, 16), mask="heads"),
-    Setting("hard, bias", (2, 3, 3, 5, 7, 16, 16), bias="all"),
-    Setting("hard, bias of each head", (2, 3, 3, 5, 7, 16, 16), bias="heads"),
-    Setting("hard, scale", (2, 3, 3, 5, 7, 16, 16), scale=0.25),
-    Setting("hard, negative scale", (2, 3, 3, 5, 7, 16, 16), scale=-0.25),
-    Setting("hard, dropout", (2, 3, 3, 5, 7, 16, 16), rho=0.5),
+    Draft("hard", (2, 3, 3, 5, 5, 16, 16)),
+    Draft("hard, n < m", (2, 3, 3, 5, 7, 16, 16)),
+    Draft("hard, n > m", (3, 2, 2, 9, 5, 16, 16)),
+    Draft("hard, tails", (1, 2, 2, 37, 67, 16, 16)),
+    Draft("hard, 130 keys", (1, 2, 2, 33, 130, 64, 64)),
+    Draft("hard, d_v < d_k", (2, 3, 3, 6, 7, 16, 8)),
+    Draft("hard, groups of three", (4, 6, 2, 5, 7, 16, 16)),
+    Draft("hard, causal", (2, 3, 3, 5, 5, 16, 16), causal=True),
+    Draft("hard, causal, n < m", (2, 3, 3, 5, 9, 16, 16), causal=True),
+    Draft("hard, mask", (2, 3, 3, 5, 7, 16, 16), mask="shared"),
+    Draft("hard, padding", (4, 3, 3, 5, 7, 16, 16), mask="padding"),
+    Draft("hard, mask of each head", (2, 3, 3, 5, 7, 16, 16), mask="heads"),
+    Draft("hard, bias", (2, 3, 3, 5, 7, 16, 16), bias="all"),
+    Draft("hard, bias of each head", (2, 3, 3, 5, 7, 16, 16), bias="heads"),
+    Draft("hard, scale", (2, 3, 3, 5, 7, 16, 16), scale=0.25),
+    Draft("hard, negative scale", (2, 3, 3, 5, 7, 16, 16), scale=-0.25),
+    Draft("hard, dropout", (2, 3, 3, 5, 7, 16, 16), rho=0.5),
 ]
 
 UNIFORM = [
-    Setting("uniform", (2, 3, 3, 4, 4, 16, 16)),
-    Setting("uniform, n < m", (2, 3, 3, 5, 16, 16, 16)),
-    Setting("uniform, n > m", (2, 3, 3, 7, 4, 16, 16)),
-    Setting("uniform, d_v < d_k", (2, 3, 3, 5, 4, 16, 8)),
-    Setting("uniform, groups of three", (2, 6, 2, 5, 4, 16, 16)),
-    Setting("uniform, causal, one query", (2, 3, 3, 1, 4, 16, 16), causal=True),
-    Setting("uniform, mask", (2, 3, 3, 5, 7, 16, 16), mask="shared"),
-    Setting("uniform, mask of each head", (2, 3, 3, 9, 35, 16, 16), mask="heads"),
-    Setting("uniform, bias", (2, 3, 3, 5, 7, 16, 16), bias="heads"),
-    Setting("uniform, scale", (2, 3, 3, 5, 4, 16, 16), scale=1.0),
-    Setting("uniform, dropout", (2, 3, 3, 5, 4, 16, 16), rho=0.5),
+    Draft("uniform", (2, 3, 3, 4, 4, 16, 16)),
+    Draft("uniform, n < m", (2, 3, 3, 5, 16, 16, 16)),
+    Draft("uniform, n > m", (2, 3, 3, 7, 4, 16, 16)),
+    Draft("uniform, d_v < d_k", (2, 3, 3, 5, 4, 16, 8)),
+    Draft("uniform, groups of three", (2, 6, 2, 5, 4, 16, 16)),
+    Draft("uniform, causal, one query", (2, 3, 3, 1, 4, 16, 16), causal=True),
+    Draft("uniform, mask", (2, 3, 3, 5, 7, 16, 16), mask="shared"),
+    Draft("uniform, mask of each head", (2, 3, 3, 9, 35, 16, 16), mask="heads"),
+    Draft("uniform, bias", (2, 3, 3, 5, 7, 16, 16), bias="heads"),
+    Draft("uniform, scale", (2, 3, 3, 5, 4, 16, 16), scale=1.0),
+    Draft("uniform, dropout", (2, 3, 3, 5, 4, 16, 16), rho=0.5),
 ]
 
 
@@ -113,7 +113,7 @@ def _without_rounding(case: Case, means: Conventions, dtype: str) -> Answer | No
     return answer if exact and all(_sums_exactly(X, Y, digits) for X, Y in products) else None
 
 
-def hard_attention(setting: Setting, dtype: str, rng: Rng, size: int) -> Case:
+def hard_attention(setting: Draft, dtype: str, rng: Rng, size: int) -> Case:
     """One key per query: the one that ranks first, among those seen, in an order of its own.
 
     Each feature of a key but the last is its rank in an order of the keys, and a query asks
@@ -139,7 +139,7 @@ def hard_attention(setting: Setting, dtype: str, rng: Rng, size: int) -> Case:
     return case
 
 
-def uniform_attention(setting: Setting, dtype: str, rng: Rng, size: int, silent: str) -> Case:
+def uniform_attention(setting: Draft, dtype: str, rng: Rng, size: int, silent: str) -> Case:
     """Q = 0, so that dK = 0, or K = 0, so that dQ = 0; a mask, or a bias of -inf, leaves each query four keys."""
     Q, K = (np.zeros(shape) if letter == silent else _whole_numbers(rng, size, shape)
             for letter, shape in zip("QK", setting.shapes))
@@ -152,14 +152,14 @@ def uniform_attention(setting: Setting, dtype: str, rng: Rng, size: int, silent:
     return replace(case, keep=keep) if setting.mask else replace(case, bias=np.where(keep, 0.0, -np.inf))
 
 
-def _around(setting: Setting, Q: np.ndarray, K: np.ndarray, dtype: str, rng: Rng, size: int) -> Case:
+def _around(setting: Draft, Q: np.ndarray, K: np.ndarray, dtype: str, rng: Rng, size: int) -> Case:
     """The case with these queries and keys, and small whole numbers for the rest."""
     V, dO = (_whole_numbers(rng, size, shape) for shape in setting.shapes[2:])
     return Case(Q, K, V, dO, keep=setting.drawn_mask(rng), causal=setting.causal, scale=setting.scale,
                 R=setting.drawn_dropout(dtype, rng), name=setting.name)
 
 
-def _first_exact(make: Callable[[Setting, str, Rng, int], Case], setting: Setting, dtype: str, rng: Rng) -> Case:
+def _first_exact(make: Callable[[Draft, str, Rng, int], Case], setting: Draft, dtype: str, rng: Rng) -> Case:
     """The first draw that is exact in this format, with smaller and smaller whole numbers."""
     for attempt in range(DRAWS):
         case = make(setting, dtype, rng, max(0, 4 - attempt // 8))

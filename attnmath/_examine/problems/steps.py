@@ -14,10 +14,10 @@ from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath._words.arrays import T, rowsum, sum_to
 
 Step = Callable[["Steps"], Any]
-Change = Mapping[str, Callable[["Steps", Any], Any]]  # letter: from the right value to the wrong one
+StepChanges = Mapping[str, Callable[["Steps", Any], Any]]  # letter: from the right value to the wrong one
 
 
-def softmax(A: np.ndarray) -> np.ndarray:
+def plain_softmax(A: np.ndarray) -> np.ndarray:
     """Softmax of every row; zero where a row is -inf everywhere. Not the formula that may be judged by it."""
     top = A.max(-1, keepdims=True, initial=-np.inf)
     E = np.exp(A - np.where(np.isneginf(top), 0.0, top))
@@ -50,7 +50,7 @@ STEPS: dict[str, Step] = {
     "values": lambda s: s.V[:, s.owner],
     "QK": lambda s: s.Q @ T(s.keys),
     "A": lambda s: s.gamma * s.QK + s.B,
-    "P": lambda s: softmax(s.A),
+    "P": lambda s: plain_softmax(s.A),
     "O": lambda s: (s.P * s.R) @ s.values,
     # the way back
     "gamma_back": lambda s: s.gamma,
@@ -59,7 +59,7 @@ STEPS: dict[str, Step] = {
     "keys_back": lambda s: s.K[:, s.owner_back],
     "values_back": lambda s: s.V[:, s.owner_back],
     "A_back": lambda s: s.gamma * (s.Q @ T(s.keys_back)) + s.B_back,
-    "P_back": lambda s: softmax(s.A_back),
+    "P_back": lambda s: plain_softmax(s.A_back),
     "R_back": lambda s: s.R,
     "PR_back": lambda s: s.P_back * s.R_back,
     "dP": lambda s: (s.dO @ T(s.values_back)) * s.R_back,
@@ -80,9 +80,9 @@ class Steps:
     table: Mapping[str, Step] = STEPS
     case: Case
     means: Conventions
-    changes: tuple[Change, ...]
+    changes: tuple[StepChanges, ...]
 
-    def __init__(self, case: Case, means: Conventions | None = None, changes: Iterable[Change] = ()) -> None:
+    def __init__(self, case: Case, means: Conventions | None = None, changes: Iterable[StepChanges] = ()) -> None:
         self.case, self.means, self.changes = case, means or Conventions(), tuple(changes)
 
     def __getattr__(self, letter: str) -> Any:
@@ -117,7 +117,7 @@ def _still(s: Steps, dA: np.ndarray) -> np.ndarray:
     return np.where(rows_without_keys(s), 0.0, dA)
 
 
-def changes_of_empty_rows(means: Conventions) -> tuple[Change, ...]:
+def changes_of_empty_rows(means: Conventions) -> tuple[StepChanges, ...]:
     """The steps that differ from those of rows that are zero."""
     if means.empty == "uniform":
         return ({"P": _mean, "P_back": _mean, "dA": _still},)
@@ -134,7 +134,7 @@ def nan_where_touched(case: Case, means: Conventions) -> Answer:
 
 # ---- a mistake: steps that differ ---------------------------------------------------------------
 
-Wordings = Iterator[tuple[str, Change]]  # changes, with a word on each where there are several, such as the tile
+Wordings = Iterator[tuple[str, StepChanges]]  # with a word on each where there are several, such as the tile
 Forms = Callable[[Any, Conventions], Wordings]  # of a Case, or of the case of a layer
 
 
@@ -148,12 +148,12 @@ class Mistake(NamedTuple):
     cure: str
 
 
-def only(change: Change, when: Callable[[Any], bool] = lambda case: True) -> Forms:
+def only(change: StepChanges, when: Callable[[Any], bool] = lambda case: True) -> Forms:
     """One form alone, in the problems that have room for it."""
     return lambda case, means: iter([("", change)] if when(case) else [])
 
 
-def multiplied(*letters: str, by: Callable[[Steps], float]) -> Change:
+def multiplied(*letters: str, by: Callable[[Steps], float]) -> StepChanges:
     """Each of the letters times a number; what is not there stays so."""
     return {letter: lambda s, x: None if x is None else by(s) * x for letter in letters}
 
@@ -163,7 +163,7 @@ def bind(f: Callable[..., Any], *more: Any) -> Callable[[Steps, Any], Any]:
     return lambda s, x: f(s, x, *more)
 
 
-def as_in(letter: str, case: Case, means: Conventions) -> Change:
+def as_in(letter: str, case: Case, means: Conventions) -> StepChanges:
     """A letter as it is in another problem, or by other conventions."""
     return {letter: lambda s, x: getattr(Steps(case, means), letter.removesuffix("_back"))}
 
@@ -183,10 +183,10 @@ def log_sum_exp(s: Steps) -> np.ndarray:
     return top + np.log(rowsum(np.exp(s.A - top)))
 
 
-FROM_O: Change = {"D": lambda s, D: rowsum(s.dO * s.O)}
-FROM_L: Change = {"P_back": lambda s, P: np.exp(s.A_back - log_sum_exp(s))}
+FROM_O: StepChanges = {"D": lambda s, D: rowsum(s.dO * s.O)}
+FROM_L: StepChanges = {"P_back": lambda s, P: np.exp(s.A_back - log_sum_exp(s))}
 # D and P are the same in right code however they are found; in wrong code they are not.
-WAYS: tuple[tuple[Change, ...], ...] = ((), (FROM_O,), (FROM_L,), (FROM_L, FROM_O))
+WAYS: tuple[tuple[StepChanges, ...], ...] = ((), (FROM_O,), (FROM_L,), (FROM_L, FROM_O))
 
 
 # ---- the formulas that are broken ---------------------------------------------------------------

@@ -39,7 +39,7 @@ OPTION_LINES = re.compile(r"---\n[\s\S]*?\n---\n|(:.*(\n|$))*")  # of a code cel
 IN_CELLS = {"tags", "mystnb.markdown_format", "mystnb.figure.name", "mystnb.figure.caption", "mystnb.image.alt"}
 
 
-class Fault(Exception):
+class PageFault(Exception):
     """One sentence with its place: file:line:column: label: what is wrong."""
 
     def __init__(self, path: str, line: int, column: int, label: str, message: str):
@@ -47,7 +47,7 @@ class Fault(Exception):
         super().__init__(f"{path}:{line}:{column}: {label + ': ' if label else ''}{message}")
 
     def __reduce__(self) -> tuple:  # so that it can come from another process
-        return Fault, self.parts
+        return PageFault, self.parts
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ class Display:
         column = max(self.lines[line - 1].find(source), 0) if source.strip() else 0
         return line, column + len(before[-1]) + 1
 
-    def fault(self, error: PageError) -> Fault:
-        return Fault(self.path, *self.place(error.start), self.label, f"{error.kind}: {error.message}")
+    def fault(self, error: PageError) -> PageFault:
+        return PageFault(self.path, *self.place(error.start), self.label, f"{error.kind}: {error.message}")
 
 
 @lru_cache(maxsize=1)
@@ -109,7 +109,7 @@ class Chapter:
     text: str
     displays: list[Display] = field(default_factory=list)
     shown: set[str] = field(default_factory=set)  # names of the functions whose source a cell shows
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[PageFault] = field(default_factory=list)
     asserted: list[Display] = field(default_factory=list)  # inline relations, which are run
     hypotheses: list[Display] = field(default_factory=list)  # inline relations, which are not
     inline: list[str] = field(default_factory=list)  # every inline formula
@@ -123,7 +123,7 @@ class Chapter:
         return tuple(self.text.split("\n"))
 
     def refuse(self, line: int, message: str, column: int = 1) -> None:
-        self.faults.append(Fault(self.path, line, column, "", message))
+        self.faults.append(PageFault(self.path, line, column, "", message))
 
     def refuse_words(self, words: str, line: int, last: int, message: str) -> None:
         line, column = self.find(words, line, last)

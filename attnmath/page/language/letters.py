@@ -14,7 +14,7 @@ LETTERS = "\n## Letters of this chapter\n"  # opens the tables at a chapter's en
 FORMULA = re.compile(r"\$([^$]+)\$")
 NUMBER = ("1", "1")
 # An index in the tables, and the size that it runs over; any other is that of a row or an entry.
-FAMILIES = (("g", "G"), ("h", "H"), ("s", "batch"), ("t", "T"), ("t", "layers"))
+FAMILY_INDICES = (("g", "G"), ("h", "H"), ("s", "batch"), ("t", "T"), ("t", "layers"))
 
 
 class Line(NamedTuple):
@@ -67,7 +67,7 @@ def _read(text: str) -> Node | None:
 def _enter(table: Table, node: Node | None, line: Line) -> None:
     if node and node.base.kind == "name":
         index = ",".join(sub.args[1] if sub.kind == "name" else "?" for sub in node.subs)
-        if index in ("", *dict(FAMILIES)):
+        if index in ("", *dict(FAMILY_INDICES)):
             table.setdefault(node.base.args[1], []).append(line._replace(member=index))
 
 

@@ -11,7 +11,7 @@ from attnmath.page.language.chapter import Chapter, Display
 from attnmath.page.language.nodes import names_in
 from attnmath.page.language.syntax import unset
 from attnmath.page.ledger.imports import digest
-from attnmath.page.ledger.rows import Entry, Keys, Row
+from attnmath.page.ledger.rows import Entry, Row, RowKeys
 from attnmath.page.misprints.misprints import REJECTED, Survivor, Tally
 from attnmath.page.scenes.cast import PRIMAL
 from attnmath.page.verdicts.book import Book
@@ -65,13 +65,13 @@ def decade(error: float, least: int = -13) -> str:
     return "10" + str(max(math.floor(math.log10(error)) + 1, least)).translate(DIGITS)
 
 
-def hashes(book: Book, keys: Keys) -> dict[str, str]:
+def hashes(book: Book, keys: RowKeys) -> dict[str, str]:
     """What the ledger speaks of: all that the displays of each chapter depend on, and the engine."""
     out = {c.path: digest([keys.of(d) for d in c.displays]) for c in book.chapters if c.displays}
     return out | {"engine": digest(keys.contents(keys.stop)), "listed identities": digest(keys.listed)}
 
 
-def stale(book: Book, keys: Keys, root: Path) -> list[str]:
+def stale(book: Book, keys: RowKeys, root: Path) -> list[str]:
     """What has changed since the ledger was made."""
     path = root / "chapters" / "ledger.md"
     text = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -92,7 +92,7 @@ def rests_on(book: Book, display: Display) -> str:
     return ", ".join(map(link, sorted(origins - {*PRIMAL, display.label})))
 
 
-def render(book: Book, rows: list[Row], keys: Keys, root: Path) -> str:
+def render(book: Book, rows: list[Row], keys: RowKeys, root: Path) -> str:
     found = [(row.verdict, row.proof, row.tally) for row in rows if row.proof and row.tally]
     holding = [(verdict, tally) for verdict, _, tally in found if isinstance(verdict, Verdict)]
     proofs = [proof for _, proof, _ in found]

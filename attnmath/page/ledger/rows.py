@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import attnmath
-from attnmath.page.language.chapter import Display, Fault
+from attnmath.page.language.chapter import Display, PageFault
 from attnmath.page.language.nodes import PageError
 from attnmath.page.language.syntax import parse, readable, squeezed
 from attnmath.page.ledger.imports import Imports, digest, installed
@@ -33,14 +33,14 @@ from attnmath.page.misprints.misprints import Survivor, Tally, tally
 from attnmath.page.scenes.evaluate import is_rule
 from attnmath.page.verdicts.book import Book, each_cast
 from attnmath.page.verdicts.judge import Verdict, hold, judge
-from attnmath.page.verdicts.proofs import Exact, Exactly, exactly, prove
+from attnmath.page.verdicts.proofs import Exact, Exactly, exactly, prove_display
 from attnmath.page.verdicts.published import Refuted
 
 PACKAGE = Path(attnmath.__file__).parent
 FACE = "attnmath"  # it leads to all functions: a display names its own
 
 
-class Keys:
+class RowKeys:
     """The keys of a book's displays."""
 
     def __init__(self, book: Book, root: Path):
@@ -215,7 +215,7 @@ class Row:
 class Shelf:
     """The rows that were found before by this state of the engine, below the folder of the book."""
 
-    def __init__(self, root: Path, keys: Keys, is_empty: bool = False):
+    def __init__(self, root: Path, keys: RowKeys, is_empty: bool = False):
         self.keys = keys
         self.rows: dict[str, tuple[str, Row]] = {}
         self.path = root / "_build" / "rows" / f"{keys.engine}.pickle"
@@ -241,18 +241,18 @@ class Shelf:
                 old.unlink(missing_ok=True)
 
 
-def judged(book: Book, root: Path | None, displays: list[Display], shelf: Shelf | None) -> list[Row | Fault]:
+def judged(book: Book, root: Path | None, displays: list[Display], shelf: Shelf | None) -> list[Row | PageFault]:
     """The row of each display with its verdict at least, or its fault."""
-    rows: dict[str, Row | Fault | None] = {d.label: shelf.row(d) if shelf else None for d in displays}
+    rows: dict[str, Row | PageFault | None] = {d.label: shelf.row(d) if shelf else None for d in displays}
     new = [display for display in displays if not rows[display.label]]
     for display, verdict in zip(new, each_cast(partial(judge, counted=True), book, root, new)):
-        rows[display.label] = verdict if isinstance(verdict, Fault) else Row(verdict)
+        rows[display.label] = verdict if isinstance(verdict, PageFault) else Row(verdict)
     if new and shelf:
         shelf.keep([row for d in new if isinstance(row := rows[d.label], Row)])
     return [row for display in displays if (row := rows[display.label])]
 
 
-def completed(book: Book, root: Path, rows: list[Row], shelf: Shelf) -> tuple[list[Row], list]:
+def with_proofs(book: Book, root: Path, rows: list[Row], shelf: Shelf) -> tuple[list[Row], list]:
     """The rows with proof and misprints, and what is wrong with them."""
     new = [row.verdict.display for row in rows if not row.proof]
     work = partial(proof_and_misprints, shelf.keys.listed)
@@ -260,7 +260,7 @@ def completed(book: Book, root: Path, rows: list[Row], shelf: Shelf) -> tuple[li
     out, whole, faults = [], [], []
     for row in rows:
         one = found.get(row.verdict.display.label)
-        if isinstance(one, Fault):
+        if isinstance(one, PageFault):
             faults.append(one)
         elif one:
             parts, wrong = one
@@ -275,7 +275,7 @@ def completed(book: Book, root: Path, rows: list[Row], shelf: Shelf) -> tuple[li
 
 def proof_and_misprints(listed: list[Entry], book: Book, display: Display) -> tuple[dict, list]:
     """What a row has besides the verdict, of a display that holds, and what is wrong with that."""
-    proof, tallied = prove(book, display), tally(book, display)
+    proof, tallied = prove_display(book, display), tally(book, display)
     proofs = proofs_or_faults(tallied.survivors, book, display)
     mine = [entry for entry in listed if entry.label == display.label]
     wrong = [one for one in proofs if isinstance(one, str)] + identity_faults(book, mine, LISTED)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
-from attnmath.page.language.chapter import Chapter, Display, Fault
-from attnmath.page.language.letters import FAMILIES, NUMBER, Line, Table, near, shapes_in, tables_of
+from attnmath.page.language.chapter import Chapter, Display, PageFault
+from attnmath.page.language.letters import FAMILY_INDICES, NUMBER, Line, Table, near, shapes_in, tables_of
 from attnmath.page.language.nodes import Node, PageError, Statement
 from attnmath.page.scenes.cast import Cast, Letter, scope
 
@@ -44,7 +44,7 @@ def _casts_in(path: Path, package: str) -> tuple[Cast | str, ...]:
     casts = getattr(importlib.import_module(f"{package}.{path.stem}"), "CASTS", None)
     if not isinstance(casts, tuple) or not all(isinstance(one, Cast | str) for one in casts):
         message = "a file of casts has CASTS, a tuple of casts, or of the names of casts of other chapters"
-        raise Fault(f"{FOLDER}/{path.name}", 1, 1, "", message)
+        raise PageFault(f"{FOLDER}/{path.name}", 1, 1, "", message)
     return tuple(one if isinstance(one, str) else replace(one, file=_place(path, one)) for one in casts)
 
 
@@ -57,7 +57,7 @@ def _place(path: Path, cast: Cast) -> str:
     return f"{FOLDER}/{path.name}:1"
 
 
-def completed(chapters: list[Chapter], casts: Written) -> tuple[dict[str, tuple[Cast, ...]], list[Fault]]:
+def completed(chapters: list[Chapter], casts: Written) -> tuple[dict[str, tuple[Cast, ...]], list[PageFault]]:
     """The casts of each chapter, with what their files do not say; and faults: what is said nowhere."""
     pages, shapes, faults = {c.stem: c for c in chapters}, _Shapes(chapters), _unknown(casts)
     given: dict[str, Cast] = {}
@@ -85,19 +85,19 @@ def completed(chapters: list[Chapter], casts: Written) -> tuple[dict[str, tuple[
     return found, faults
 
 
-def _unknown(casts: Written) -> list[Fault]:
+def _unknown(casts: Written) -> list[PageFault]:
     """Faults: names of casts that no chapter has."""
     named = {(stem, one) for stem, of_chapter in casts.items() for one in of_chapter if isinstance(one, str)}
     names = {cast.name for _, cast in _each(casts)}
-    return [Fault(f"{FOLDER}/{stem}.py", 1, 1, "", f"no chapter has a cast {one!r}")
+    return [PageFault(f"{FOLDER}/{stem}.py", 1, 1, "", f"no chapter has a cast {one!r}")
             for stem, one in sorted(named) if one not in names]
 
 
-def repeated(chapters: list[Chapter], casts: Written) -> list[Fault]:
+def repeated(chapters: list[Chapter], casts: Written) -> list[PageFault]:
     """Faults: shapes in a file of casts that stand in a table; files of chapters that there are not."""
     shapes, stems = _Shapes(chapters), {chapter.stem for chapter in chapters}
     lost = sorted(casts.keys() - stems)
-    faults = [Fault(f"{FOLDER}/{stem}.py", 1, 1, "", f"there is no chapter {stem}.md") for stem in lost]
+    faults = [PageFault(f"{FOLDER}/{stem}.py", 1, 1, "", f"there is no chapter {stem}.md") for stem in lost]
     for stem, cast in _each(casts):
         for letter, spec in cast.letters.items():
             if spec.axes and spec.axes == shapes.of(cast, stem)(letter):
@@ -110,9 +110,9 @@ def _each(casts: Written) -> Iterator[tuple[str, Cast]]:
     return ((stem, one) for stem, of_chapter in casts.items() for one in of_chapter if isinstance(one, Cast))
 
 
-def _fault(cast: Cast, message: str) -> Fault:
+def _fault(cast: Cast, message: str) -> PageFault:
     path, _, line = cast.file.partition(":")
-    return Fault(path or FOLDER, int(line or 1), 1, "", message)
+    return PageFault(path or FOLDER, int(line or 1), 1, "", message)
 
 
 class _Shapes:
@@ -144,14 +144,14 @@ def _axes(cast: Cast, letter: str, tables: list[Table]) -> tuple[str, ...]:
 
 def _line(cast: Cast, lines: list[Line]) -> tuple[tuple[str, ...], Line]:
     """The line that speaks of a letter as this cast has it, and the axis of its family."""
-    for index, size in FAMILIES:
+    for index, size in FAMILY_INDICES:
         for line in lines:
             if line.member == index and size in cast.sizes:
                 return (size,), line
     return (), min(lines, default=Line())  # without an index, if there is such a line
 
 
-def _shaped(cast: Cast, axes: Axes, faults: list[Fault]) -> Cast:
+def _shaped(cast: Cast, axes: Axes, faults: list[PageFault]) -> Cast:
     """The cast with the shapes that its file does not say; a letter that has none goes on as a number."""
     letters = {}
     for letter, spec in cast.letters.items():
@@ -167,13 +167,13 @@ def _shaped(cast: Cast, axes: Axes, faults: list[Fault]) -> Cast:
     return replace(cast, letters=letters) if letters != cast.letters else cast
 
 
-def _defined(cast: Cast, page: Chapter, faults: list[Fault]) -> Cast:
+def _defined(cast: Cast, page: Chapter, faults: list[PageFault]) -> Cast:
     """The cast with the labels that its file does not say."""
     found = {}
     for origin in {spec.origin for spec in cast.letters.values() if not spec.is_primal and ":" not in spec.origin}:
         try:
             found[origin] = _definition(cast, origin, page)
-        except Fault as fault:
+        except PageFault as fault:
             faults.append(fault)
     letters = {k: spec._replace(origin=found.get(spec.origin, spec.origin)) for k, spec in cast.letters.items()}
     return replace(cast, letters=letters) if found else cast

@@ -10,7 +10,7 @@ from zlib import crc32
 
 import numpy as np
 
-from attnmath._exact.arrays import bare, entrywise, exact, letters, made_of, pull_back, push_forward, tracked
+from attnmath._exact.arrays import bare, each_entry, exact, letters, made_of, pull_back, push_forward, tracked
 from attnmath._exact.outcomes import NotAlgebraic
 from attnmath._exact.point import Point
 from attnmath._words.arrays import is_exact
@@ -165,7 +165,7 @@ class ExactScene(Carried):
         if self.cast.letters[letter].origin in ("count", "mask"):
             return super().drawn(rng, letter)
         if self.cast.letters[letter].origin == "positive":
-            return entrywise(lambda _: self.point.positive(), np.zeros(self.shape(letter)))
+            return each_entry(lambda _: self.point.positive(), np.zeros(self.shape(letter)))
         return letters(self.point, self.shape(letter))
 
     def array(self, x: Any) -> Any:
@@ -192,7 +192,7 @@ class ExactScene(Carried):
             losses = [[(y, dy) for y, dy in pairs if y.slopes is not None] for pairs in self._losses()]
             self.cache[key] = [pull_back(pairs, made_of(y for y, _ in pairs)) for pairs in losses]
         entries = numbers_of(self.env[letter])[0]
-        found = [entrywise(lambda x, f=f: f.get(id(x), self.point.zero), entries) for f in self.cache[key]]
+        found = [each_entry(lambda x, f=f: f.get(id(x), self.point.zero), entries) for f in self.cache[key]]
         return Dual(*found) if self.is_moved else found[0]
 
     def _losses(self) -> list:
@@ -214,7 +214,7 @@ class ExactScene(Carried):
                      for x, dot in zip(numbers_of(self.env[k])[0].flat, self.own(self.tangents[k]).flat)}
             self.cache[key] = push_forward(made_of(x for x in roots if x.slopes is not None), seeds)
         found = self.cache[key]
-        return both(lambda part: entrywise(lambda x: found.get(id(x), self.point.zero), part), self.env[letter])
+        return both(lambda part: each_entry(lambda x: found.get(id(x), self.point.zero), part), self.env[letter])
 
     def slopes(self, frame: Frame, numerator: Node, letter: str, entries: list) -> Any:
         moved = frame.elsewhere(self.view(self.env), letter)
@@ -228,7 +228,7 @@ class ExactScene(Carried):
     def _slopes(self, y: Any, letter: str) -> Any:
         """The derivative of a number by each entry of a letter."""
         found = {} if y.slopes is None else pull_back([(y, self.point.one)], made_of([y]))
-        return entrywise(lambda x: found.get(id(x), self.point.zero), self.env[letter])
+        return each_entry(lambda x: found.get(id(x), self.point.zero), self.env[letter])
 
 
 def numbers_of(x: Any) -> list:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from attnmath.page.language.chapter import Chapter, Display, Fault, read_chapter
+from attnmath.page.language.chapter import Chapter, Display, PageFault, read_chapter
 from attnmath.page.language.nodes import Misfit, PageError, claims, inequalities, names_in
 from attnmath.page.scenes.carried import NumPyScene
 from attnmath.page.scenes.cast import Cast, scope
@@ -37,7 +37,7 @@ class Book:
     def __init__(self, chapters: list[Chapter], casts: Written, before: "Book | None" = None):
         self.chapters, self.before = chapters, before  # the book before a change of one display
         self.casts: dict[str, tuple[Cast, ...]]
-        self.faults: list[Fault]
+        self.faults: list[PageFault]
         self.casts, self.faults = (before.casts, before.faults) if before else completed(chapters, casts)
         self.displays = {d.label: d for c in chapters for d in c.displays}
         self.relations = {d.label: d for c in chapters if self.casts.get(c.stem) for d in c.asserted}
@@ -260,5 +260,5 @@ def found_or_fault(work: Callable, book: Book, display: Display) -> Any:
         return work(book, display)
     except PageError as error:
         return display.fault(error)
-    except Fault as fault:
+    except PageFault as fault:
         return fault

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 
 import attnmath
-from attnmath.page.language.chapter import LABELLED, MADE, Chapter, Display, Fault
+from attnmath.page.language.chapter import LABELLED, MADE, Chapter, Display, PageFault
 from attnmath.page.language.letters import letters_in, near, tables_of
 from attnmath.page.language.nodes import PageError, names_in
 from attnmath.page.language.syntax import readable, unset
@@ -29,15 +29,15 @@ from attnmath.page.scenes.scene import Scene
 from attnmath.page.verdicts.book import Book
 from attnmath.page.verdicts.listing import Reader, Unread, assigned, calls_of
 from attnmath.page.verdicts.normal import Page, code_of, form_of, settled
-from attnmath.page.verdicts.promise import code_name, code_names, given, rule_line
+from attnmath.page.verdicts.promise import code_name, code_names, letters_given, rule_line
 
 CHECK = re.compile(r"(check|assert|verify|raises)(_|$)")  # what a test calls that can fail
 SKIPPED = re.compile(r"\b(skip|xfail)\b")
 
 
-def label_faults(book: Book, root: Path | None, wanted: Collection[str] = ()) -> list[Fault]:
+def label_faults(book: Book, root: Path | None, wanted: Collection[str] = ()) -> list[PageFault]:
     """Broken promises of the chapters wanted, or of all."""
-    faults: list[Fault] = repeated(book.chapters, written(root)) if root else []
+    faults: list[PageFault] = repeated(book.chapters, written(root)) if root else []
     seen: dict[str, Display] = {}
     tests = _tests(root) if root else None
     for chapter in book.chapters:
@@ -53,15 +53,15 @@ def label_faults(book: Book, root: Path | None, wanted: Collection[str] = ()) ->
                 faults += _unlisted(book, display, letters)
     for name in attnmath.__all__ if root else ():
         if is_rule(name) and f"eq:{name}" not in seen:
-            faults.append(Fault("attnmath", 1, 1, f"eq:{name}", "no display has this label"))
+            faults.append(PageFault("attnmath", 1, 1, f"eq:{name}", "no display has this label"))
     return faults
 
 
-def _fault(display: Display, message: str) -> Fault:
+def _fault(display: Display, message: str) -> PageFault:
     return display.fault(PageError("label", message))
 
 
-def _promises(display: Display, chapter: Chapter, tests: Callable[[str], bool] | None) -> list[Fault]:
+def _promises(display: Display, chapter: Chapter, tests: Callable[[str], bool] | None) -> list[PageFault]:
     name = display.name
     kept = {
         f"attnmath has no public function {name}": name in attnmath.__all__,
@@ -71,7 +71,7 @@ def _promises(display: Display, chapter: Chapter, tests: Callable[[str], bool] |
     return [_fault(display, message) for message, is_kept in kept.items() if not is_kept]
 
 
-def _other_lines(book: Book, display: Display) -> list[Fault]:
+def _other_lines(book: Book, display: Display) -> list[PageFault]:
     """What the display and the listing of its function do not have in common."""
     try:
         if is_rule(display.name):
@@ -112,7 +112,7 @@ def _letters(book: Book, stem: str) -> set[str]:
     return set().union(*(letters_in(tables_of(one, texts.get(one, ""))) for one in stems))
 
 
-def _unlisted(book: Book, display: Display, letters: set[str]) -> list[Fault]:
+def _unlisted(book: Book, display: Display, letters: set[str]) -> list[PageFault]:
     casts = book.casts.get(display.stem, ())
     for node in (n for statement in readable(display.text) for n in statement.nodes() if n.kind == "name"):
         letter = node.args[1]
@@ -152,7 +152,7 @@ def refuse_other_lines(name: str, statements: tuple, scene: Scene) -> None:
         raise PageError("listing", str(error)) from None
     found = out.items() if isinstance(out, dict) else [(want[-1][0], out)]
     lines += [(key, x) for key, x in found if isinstance(x, tuple) and x != ("name", key)]
-    inputs = {code_name(scene.cast, *key) for key in given(function, names)}
+    inputs = {code_name(scene.cast, *key) for key in letters_given(function, names)}
     lost = sorted((reader.own & set(names)) - {*lefts} - inputs)
     if lost:
         raise PageError("listing", f"the listing of {name} gives {lost[0]}, and no line of the display does")
@@ -186,7 +186,7 @@ def refuse_other_order(name: str, lefts: list[str], statements: tuple, known: se
 # ---- inline relations: what they speak of, and what they repeat -----------------------------------
 
 
-def posing(book: Book) -> list[Fault]:
+def posing(book: Book) -> list[PageFault]:
     """Faults: hypotheses on letters that the page computes, which only pose as hypotheses."""
     everywhere = _origins(book.casts.values())
     found = []
@@ -208,7 +208,7 @@ def _origins(chapters: Iterable[Iterable[Cast]]) -> tuple[set[str], set[str]]:
     return {name for name, is_drawn in found if is_drawn}, {name for name, is_drawn in found if not is_drawn}
 
 
-def unrun(book: Book) -> list[Fault]:
+def unrun(book: Book) -> list[PageFault]:
     """Faults: assertions of chapters without a cast that repeat no line of a display."""
     lines = {line for display in book.displays.values() if display.kind != "err" for line in _lines(display)}
     idle = PageError("letter", "nothing here is run: this chapter has no cast; put it into words")

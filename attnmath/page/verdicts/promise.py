@@ -46,7 +46,7 @@ def check_function(name: str, statements: tuple, scene: Scene, magnitudes: dict)
     function = getattr(attnmath, name)
     cast, names = scene.cast, code_names(scene.cast)
     try:
-        out = function(**arguments(function, scene, names))
+        out = function(**arguments_in(function, scene, names))
     except NotAlgebraic as error:
         raise Inexact("algebra", str(error)) from None
     except (ValueError, TypeError) as error:
@@ -62,7 +62,7 @@ def check_function(name: str, statements: tuple, scene: Scene, magnitudes: dict)
             raise PageError("label", f"{name} returns None for {key}")
     trial = Trial(statements, scene)
     lines = [rule_line(statement, cast, trial.axes) for statement in statements]
-    refuse_gaps(name, lines, cast, given(function, names), set(map(names.get, results)))
+    refuse_gaps(name, lines, cast, letters_given(function, names), set(map(names.get, results)))
     refuse_other_cases(lines, trial)
     worst = 0.0
     for key, result in results.items():
@@ -77,7 +77,7 @@ def check_function(name: str, statements: tuple, scene: Scene, magnitudes: dict)
     return worst
 
 
-def arguments(function: Callable, scene: Scene, names: dict) -> dict:
+def arguments_in(function: Callable, scene: Scene, names: dict) -> dict:
     """What a function's parameters stand for: letters, sizes, the weights of a layer.
 
     A constant that is no letter of this cast, as dropout's R where nothing is dropped,
@@ -99,7 +99,7 @@ def arguments(function: Callable, scene: Scene, names: dict) -> dict:
     return found
 
 
-def given(function: Callable, names: dict) -> set:
+def letters_given(function: Callable, names: dict) -> set:
     """The letters that a function is given, with those of the weights and of the way forward."""
     keys = set(inspect.signature(function).parameters)
     for whole, kind in _tuples(function).items():

@@ -285,6 +285,6 @@ def exactly(book: Book) -> Exactly:
     return Exactly(book)
 
 
-def prove(book: Book, display: Display) -> Exact:
+def prove_display(book: Book, display: Display) -> Exact:
     """The work of one process for one display."""
     return exactly(book).proof(display)
