@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1])]
 import derived  # noqa: E402
 from register import ERRATA, SOURCES, VERDICTS, Register  # noqa: E402
 

@@ -34,7 +34,7 @@ class Point(FiniteField):
     def exp(self, x: Number) -> Number:
         """g to the power x, times what x is a logarithm of."""
         exponent, second = self._needed(x.exponent, "exp"), None
-        if x.value == 0 and not (x.top or x.bottom):
+        if x.value == 0 and not (x.top or x.bottom) and x.slopes is None:
             return self.one.as_sure_as(x)
         if self.depth > 1 and x.second is not None:
             second = pow(self.h, self._needed(x.second, "exp"), self.p)

@@ -19,12 +19,11 @@ from attnmath import linear, softmax
 from attnmath._formulas import softmax as softmax_module
 from exact_cases import cases  # noqa: E402
 
-SMALL = ("softmax", "logsumexp", "log_softmax", "linear")
-
-
 @pytest.fixture(scope="module")
 def judge():
-    return exact_mutants.Judge([case for case in cases() if case.name.startswith(SMALL)])
+    """The cases of the functions of two modules."""
+    modules = {mutations.MODULES[stem] for stem in ("softmax", "projections")}
+    return exact_mutants.Judge([case for case in cases() if getattr(getattr(attnmath, case.name.split()[0], None), "__module__", None) in modules])
 
 
 def mutant(function, after, module="softmax"):

@@ -258,3 +258,12 @@ def test_letters_of_gradients():
     x = letter()
     slope = gradient_of(x**3, ones(), x)
     assert slope[()].slopes is None and (slope == 3 * x**2).all()
+
+
+@pytest.mark.parametrize(("function", "slope"), [(np.exp, 1), (np.sin, 1), (np.cos, 0), (np.tanh, 1), (np.sqrt, Fraction(1, 2)), (np.log, 1)])
+def test_at_a_number_that_is_known_the_slope_is_there_all_the_same(function, slope):
+    """As in a setting in which all scores are 0, and their gradients are not."""
+    at = 1 if function in (np.sqrt, np.log) else 0
+    point = Point(seed=11, has_i=True) if function in (np.sin, np.cos) else POINT
+    x = tracked(exact(np.full((), at), point))
+    assert derivative(function, x) == exact(np.full((), slope), point)[()]

@@ -332,10 +332,13 @@ def cases():
     for f, definition, x in beside_its_test():
         order = inspect.signature(f).parameters.values()
         constants = {p.name: x.pop(p.name) for p in order if p.kind is p.KEYWORD_ONLY and p.name in x}
-        add("equal", (f, definition), x.values(), constants)
-        for kind in ("vjp", "jvp"):
-            if derivative := getattr(a, f"{f.__name__}_{kind}", None):
-                add(kind, (derivative, f), x.values(), constants)
+        least = [p.name for p in order if p.default is p.empty and p.name in x]  # the others have their defaults
+        for names in dict.fromkeys([tuple(x), tuple(least)]):
+            given_now = [x[name] for name in names]
+            add("equal", (f, definition), given_now, constants)
+            for kind in ("vjp", "jvp"):
+                if derivative := getattr(a, f"{f.__name__}_{kind}", None):
+                    add(kind, (derivative, f), given_now, constants)
     for x in scores():
         tau = dict(tau=x[1]) if len(x) > 1 else {}
         add("jvp", (of_scores(a.softmax_jacobian), a.softmax), x[:1], tau, "softmax_jacobian")

@@ -85,10 +85,10 @@ FORGOTTEN = {
     "the tuple": (("page.py", "CASTS = ", "CAST = "), "chapters/_casts/page.py:1:1: a file of casts has CASTS, a tuple of"
                   " casts, or of the names of casts of other chapters"),
     "a letter": (("page.py", "Q, K, b, c", "Q, K, c"), "chapters/page.md:7:4: prp:twice: letter: b is not in the cast"
-                 " 'scores'; it is written in chapters/_casts/page.py:5"),
+                 " 'scores'; chapters/_casts/page.py:5 has the letters: drawn, or made(...) by a display"),
     "a letter of a definition": (("page.py", "Q, K, b, c", "Q, K, b"), "chapters/_casts/page.py:5:1: no display of"
                                  " chapters/page.md defines A of the cast 'scores': write which label does; in prp:scores,"
-                                 " c is not in the cast 'scores'; it is written in chapters/_casts/page.py:5"),
+                                 " c is not in the cast 'scores'; chapters/_casts/page.py:5 has the letters: drawn, or made(...) by a display"),
     "a line of a table": (("notation.md", "$b$, $c$ |", "$b$ |"), "chapters/_casts/page.py:5:1: c has no line with a shape"
                           " in a table of letters: write it there, or here, in the cast 'scores'"),
     "a shape": (("notation.md", "number", "a number, or two"), "chapters/_casts/page.py:5:1: b has no line with a shape"
@@ -100,6 +100,18 @@ FORGOTTEN = {
                              " chapter has a cast 'score'"),
     "that a table has it": (("page.py", "b, c", "b, c: number"), "chapters/_casts/page.py:5:1: c of the cast"
                             " 'scores' has this shape in a table of letters: do not repeat it"),
+    "a bracket": (("page.py", "CASTS = (SCORES,)", "CASTS = (SCORES,"), "chapters/_casts/page.py:11:1: SyntaxError:"
+                  " '(' was never closed"),
+    "an import": (("page.py", "CASTS = (", "CASTS = (lost, "), "chapters/_casts/page.py:11:1: NameError: name 'lost'"
+                  " is not defined"),
+    "what a setting fills": (("page.py", "three(1", 'three(1, lambda x, sizes: x["omega"]'), "chapters/page.md:3:3:"
+                             " prp:scores: letter: the setting 'random' of the cast 'scores' fails: KeyError: 'omega'"),
+    "a letter that is an output": (("page.py", 'outputs=("A",)', 'outputs=("O",)'), "chapters/_casts/page.py:5:1: O is none"
+                                   " of the letters of the cast 'scores': drawn, or made"),
+    "that a name is taken": (("page.py", "CASTS = (SCORES,)", "CASTS = (SCORES, SCORES.plus({}))"), "chapters/_casts/page.py:5:1:"
+                             " the name 'scores' is taken: a cast in chapters/_casts/page.py:5 has it"),
+    "that a letter has a shape": (("notation.md", "| $A$ | $n", "| $b$ | $n \\times d$ | again |\n| $A$ | $n"), "chapters/notation.md:1:1:"
+                                  " the table of letters says two shapes of b: 1 × 1 and n × d"),
     "a size": (("page.py", '"m": 5, ', ""), "chapters/_casts/page.py:5:1: K has the size m, of which the cast 'scores'"
                " says nothing"),
 }

@@ -69,7 +69,7 @@ class Cast:
             return ()
         spec = self.letters.get(self.rows.get(letter, letter))
         if spec is None:
-            place = f"; it is written in {self.file}" if self.file else ""
+            place = f"; {self.file} has the letters: drawn, or made(...) by a display" if self.file else ""
             raise PageError("letter", f"{letter} is not in the cast {self.name!r}{place}", at)
         if prefix and self.rows.get(letter, letter) in self.constants:
             raise PageError("letter", f"{letter} is a constant: it has no derivative", at)

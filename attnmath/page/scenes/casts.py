@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from traceback import extract_tb
 from types import ModuleType
 
 from attnmath.page.language.chapter import Chapter, Display, PageFault
@@ -41,11 +42,21 @@ def written(root: Path) -> Written:
 
 
 def _casts_in(path: Path, package: str) -> tuple[Cast | str, ...]:
-    casts = getattr(importlib.import_module(f"{package}.{path.stem}"), "CASTS", None)
+    try:
+        casts = getattr(importlib.import_module(f"{package}.{path.stem}"), "CASTS", None)
+    except Exception as error:
+        said = f"{type(error).__name__}: {getattr(error, 'msg', error)}"
+        raise PageFault(f"{FOLDER}/{path.name}", _line_of(error, path), 1, "", said) from error
     if not isinstance(casts, tuple) or not all(isinstance(one, Cast | str) for one in casts):
         message = "a file of casts has CASTS, a tuple of casts, or of the names of casts of other chapters"
         raise PageFault(f"{FOLDER}/{path.name}", 1, 1, "", message)
     return tuple(one if isinstance(one, str) else replace(one, file=_place(path, one)) for one in casts)
+
+
+def _line_of(error: Exception, path: Path) -> int:
+    """The last line of a file that had a part in an error."""
+    found = [frame.lineno for frame in extract_tb(error.__traceback__) if Path(frame.filename) == path]
+    return (error.lineno if isinstance(error, SyntaxError) else None) or [1, *filter(None, found)][-1]
 
 
 def _place(path: Path, cast: Cast) -> str:
@@ -63,8 +74,8 @@ def completed(chapters: list[Chapter], casts: Written) -> tuple[dict[str, tuple[
     given: dict[str, Cast] = {}
     whole: dict[str, Cast] = {}
     for stem, cast in _each(casts):
-        if given.setdefault(cast.name, cast) is not cast:
-            raise ValueError(f"two casts have the name {cast.name!r}")
+        if (first := given.setdefault(cast.name, cast)) is not cast:
+            raise _fault(cast, f"the name {cast.name!r} is taken: a cast in {first.file} has it")
         if cast.name not in whole:
             cast = _shaped(cast, shapes.of(cast, stem), faults)
             whole[cast.name] = _defined(cast, pages[stem], faults) if stem in pages else cast
@@ -98,6 +109,13 @@ def repeated(chapters: list[Chapter], casts: Written) -> list[PageFault]:
     shapes, stems = _Shapes(chapters), {chapter.stem for chapter in chapters}
     lost = sorted(casts.keys() - stems)
     faults = [PageFault(f"{FOLDER}/{stem}.py", 1, 1, "", f"there is no chapter {stem}.md") for stem in lost]
+    for stem, table in shapes.tables.items():
+        for letter, lines in table.items():
+            axes = {line.axes for line in lines if line.axes and not line.member}
+            if len(axes) > 1:
+                shapes_said = " and ".join(" × ".join(one) for one in sorted(axes))
+                message = f"the table of letters says two shapes of {letter}: {shapes_said}"
+                faults.append(PageFault(f"chapters/{stem}.md", 1, 1, "", message))
     for stem, cast in _each(casts):
         for letter, spec in cast.letters.items():
             if spec.axes and spec.axes == shapes.of(cast, stem)(letter):
@@ -164,6 +182,10 @@ def _shaped(cast: Cast, axes: Axes, faults: list[PageFault]) -> Cast:
             message = f"{letter} has the size {min(lost)}, of which the cast {cast.name!r} says nothing"
             faults.append(_fault(cast, message))
             letters[letter] = spec._replace(axes=NUMBER)
+    for one in (*cast.outputs, *cast.constants):
+        if one not in letters:
+            faults.append(_fault(cast, f"{one} is none of the letters of the cast {cast.name!r}: drawn, or made"))
+            letters[one] = Letter(axes(one) or NUMBER)
     return replace(cast, letters=letters) if letters != cast.letters else cast
 
 

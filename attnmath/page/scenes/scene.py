@@ -45,7 +45,11 @@ class Scene:
         self.tangents |= {k: np.zeros(self.shape(k)) for k in cast.constants}
         self.cotangents: Env = {k: self.drawn(rng, k) for k in cast.outputs}
         self.turns: Env = {k: self.drawn(rng, k) for k in cast.moving}  # tangents of cotangents
-        setting.change(given, self.sizes)
+        try:
+            setting.change(given, self.sizes)
+        except Exception as error:
+            said = f"the setting {setting.name!r} of the cast {cast.name!r} fails: {type(error).__name__}: {error}"
+            raise PageError("letter", said) from error
         for k, x in given.items():
             if x.shape != self.shape(k):
                 message = f"the setting {setting.name!r} fills {k} with {x.shape}, not {self.shape(k)}"
@@ -241,7 +245,8 @@ class Scene:
 
     def _check_path(self, letter: str) -> None:
         if letter not in self.env or letter not in self.sources(self.outputs):
-            raise PageError("letter", f"the loss on {', '.join(self.outputs)} does not depend on {letter}")
+            loss = f"the loss on {', '.join(self.outputs)} does not" if self.outputs else "there is no output to"
+            raise PageError("letter", f"{loss} depend on {letter}")
 
     def downstream(self, letter: str) -> set[str]:
         """The letter, and all that are made from it."""

@@ -27,6 +27,7 @@ from attnmath.page.scenes.settings import Setting
 from attnmath.page.verdicts.promise import left_sides
 from attnmath.page.verdicts.trial import Trial, locals_of
 
+MISSING = "it is missing"  # said of a display that the casts need
 # Free letters once with both signs and once positive, for logarithms and roots.
 FREE = (Setting("signed", 1), Setting("positive", 2))
 
@@ -65,7 +66,7 @@ class Book:
             display = self.displays.get(spec.origin)
             found = define(cast, letter, display.statements) if display else None
             if found is None:
-                message = f"{spec.origin} defines {letter} of the cast {cast.name!r}; it is missing"
+                message = f"{spec.origin} defines {letter} of the cast {cast.name!r}; {MISSING}"
                 raise PageError("letter", message)
             definitions[letter] = found
         return definitions

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 
 import attnmath
-from attnmath._exact.outcomes import NotAlgebraic
+from attnmath._exact.outcomes import NotAlgebraic, line_of_error
 from attnmath._words.arrays import is_exact
 from attnmath._words.tolerance import PAGE
 from attnmath.page.language.nodes import Inexact, Name, Node, PageError, Statement, claims
@@ -51,6 +51,8 @@ def check_function(name: str, statements: tuple, scene: Scene, magnitudes: dict)
         raise Inexact("algebra", str(error)) from None
     except (ValueError, TypeError) as error:
         raise PageError("function", str(error)) from None
+    except Exception as error:
+        raise PageError("function", f"{type(error).__name__}: {error}, at {line_of_error(error)}") from error
     lefts = left_sides(statements, scene)
     if not lefts:
         raise PageError("label", "no line says what a letter is: letter = …")
