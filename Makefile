@@ -145,6 +145,7 @@ chapter: $(READY)
 	@test -f "chapters/$(C).md" || { echo "Name a chapter: make chapter C=softmax"; exit 1; }
 	@$(MAKE) $(SIDE_BY_SIDE) chapter-rows chapter-notebook
 	$(PY) tools/pages.py
+	$(PY) tools/nb.py text | grep -v unchanged || true
 	@$(MAKE) html
 
 chapter-rows:

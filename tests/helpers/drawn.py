@@ -25,6 +25,11 @@ OPTIONS = {
 }
 
 
+def size(name):
+    """Of an axis; what is not listed above has a size of its own."""
+    return SIZES.setdefault(name, 9 + len(SIZES))
+
+
 def drawn(function, seed=0, leading=(3,), dtype="float64", without=("given",)):
     """An argument for each parameter; a masked score and an empty row, where scores or a bias are given."""
     rng, given, made = np.random.default_rng(seed), arguments(function), {}
@@ -35,7 +40,7 @@ def drawn(function, seed=0, leading=(3,), dtype="float64", without=("given",)):
         letter = letters[letter.belongs] if letter.moves else letter
         axes = letter.shape.options[-1]
         front = leading if axes.lead is not None and (first in (letter.name, axes.lead) or letter.exact and not axes.lead) else ()
-        return (*front, *(SIZES[name] for name in axes.names))
+        return (*front, *map(size, axes.names))
 
     def array(letter):
         condition = next((c for c in letter.conditions if c in VALUES), None)
@@ -60,7 +65,7 @@ def option(x, default, rng, leading):
         return SIZES[x.name] if default is inspect.Parameter.empty else default
     axes = x.shape.options[0] if x.shape else None
     front = leading if axes and axes.lead is not None and not x.shape.spreads else ()
-    return OPTIONS[x.option.ready](rng, (*front, *(SIZES[name] for name in axes.names)) if axes else ())
+    return OPTIONS[x.option.ready](rng, (*front, *map(size, axes.names)) if axes else ())
 
 
 def hidden(x):
@@ -70,6 +75,6 @@ def hidden(x):
     for place, name in enumerate(("L_a", "L_b")):
         if name in x:
             x[name][place:, 0] = -np.inf
-    if "E" in x:
+    if {"A", "E"} <= x.keys():
         x["E"] = np.where(np.isneginf(x["A"]), 0, abs(x["E"])).astype(x["A"].dtype)
     return x

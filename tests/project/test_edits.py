@@ -155,7 +155,7 @@ def checked(copy, stem):
     """What is said by the checks of a chapter, one after the other, until one fails."""
     checks = [
         ("-m", "attnmath.page", "check", stem), ("tools/pages.py", "write"), ("tools/nb.py", "run", stem),
-        ("-m", "pytest", "-q", "-k", "purity or asked or floors or contents", f"tests/formulas/test_{stem}.py",
+        ("-m", "pytest", "-q", "-k", "purity or asked or floors or contents or short or sample", f"tests/formulas/test_{stem}.py",
          "tests/project/test_public.py", "tests/exact/test_exact_mutants.py", "tests/book/test_book.py"),
     ]
     for words in checks:

@@ -161,19 +161,23 @@ def test_public_names():
 def test_every_function_is_documented_in_one_form(name):
     function = getattr(attnmath, name)
     paragraphs = inspect.getdoc(function).split("\n\n")
-    assert re.fullmatch(r"[A-Z].*[a-z]\.", paragraphs[0].replace("\n", " "))
-    assert "->" in paragraphs[1]
-    stem, label = re.fullmatch(r"Derived in chapters/(\w+)\.md(?:, eq:(\w+))?\.", paragraphs[-1].split("\n")[-1]).groups()
-    assert label == (name if name in CHECKED else None)
+    assert re.fullmatch(r"[A-Z].*[a-z]\.", paragraphs[0].replace("\n", " ")), f"{name}: its docstring begins with no sentence"
+    assert "->" in paragraphs[1], f"{name}: below the first sentence of its docstring stands no line of shapes, with ->"
+    derived = re.fullmatch(r"Derived in chapters/(\w+)\.md(?:, eq:(\w+))?\.", paragraphs[-1].split("\n")[-1])
+    assert derived, f"{name}: the last line of its docstring is not 'Derived in chapters/stem.md, eq:{name}.'"
+    stem, label = derived.groups()
+    assert not label or name in CHECKED, f"{name} has a display and is not @checked"
+    assert label == (name if name in CHECKED else None), f"{name}: the last line of its docstring names {label}"
     text = (PACKAGE.parent / "chapters" / f"{stem}.md").read_text("utf-8")
-    assert f"(eq:{name})" in text or not label
+    assert f"(eq:{name})" in text or not label, f"chapters/{stem}.md has no display eq:{name}"
 
 
 @functions
 def test_every_function_is_typed(name):
     signature = inspect.signature(getattr(attnmath, name))
-    assert signature.return_annotation is not inspect.Signature.empty
-    assert all(p.annotation is not p.empty for p in signature.parameters.values())
+    without = [p.name for p in signature.parameters.values() if p.annotation is p.empty]
+    without += ["what it returns"] * (signature.return_annotation is inspect.Signature.empty)
+    assert not without, f"{name}: without a type: {', '.join(without)}"
 
 
 def positional(name):
