@@ -30,7 +30,6 @@ from notebooks import HEADER, ROOT, code, derive, fill, read_text, sources, stor
 from pairs import check  # noqa: E402
 from runs import Runs  # noqa: E402
 
-
 MOST = 9    # complaints of one kind
 
 

@@ -56,8 +56,7 @@ def attention_map(
     1/sqrt(d_k). R is what dropout_mask gives, broadcast against A: it multiplies the
     weights that O is made from; None is no dropout. Raises TypeError unless all are
     floating-point arrays of one library and one precision, ValueError for a wrong
-    shape, for NaN or +inf in B, for a B of zeros and ones, which is a boolean mask by
-    its looks, and for NaN, +inf or a number below 0 in R.
+    shape, for NaN or +inf in B, and for NaN, +inf or a number below 0 in R.
     Derived in chapters/attention_map.md, eq:attention_map.
     """
     A = plus(gamma * (Q @ T(K)), B)

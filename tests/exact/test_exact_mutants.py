@@ -19,6 +19,7 @@ from attnmath import linear, softmax
 from attnmath._formulas import softmax as softmax_module
 from exact_cases import cases  # noqa: E402
 
+
 @pytest.fixture(scope="module")
 def judge():
     """The cases of the functions of two modules."""

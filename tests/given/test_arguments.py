@@ -89,9 +89,6 @@ CASES = [
      lambda: attention(a((4, 3)), a((5, 3)), a((5, 2)), nan((4, 5)))),
     (ValueError, "attention: B of shape (5,) holds NaN or +inf; its entries need to be numbers or -inf",
      lambda: attention(a((4, 3)), a((5, 3)), a((5, 2)), a(5) * np.inf)),
-    (ValueError, "attention: B of shape (4, 5) holds only 0 and 1, as a boolean mask does; it needs 0 where a query may look and"
-     " -inf where not (if it is a bias, B - 1 has the same weights)",
-     lambda: attention(a((4, 3)), a((5, 3)), a((5, 2)), np.tri(4, 5))),
     (ValueError, "softmax: tau is 0; it needs to be above 0, as a temperature is (rows lie along the last axis)", lambda: softmax(a(5), 0)),
     (ValueError, "softmax: tau is -1; it needs to be above 0, as a temperature is (rows lie along the last axis)", lambda: softmax(a(5), -1)),
     (ValueError, "softmax: tau of shape (2, 1) holds 0; it needs to be above 0, as a temperature is (rows lie along the last axis)",

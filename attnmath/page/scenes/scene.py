@@ -47,7 +47,7 @@ class Scene:
         self.turns: Env = {k: self.drawn(rng, k) for k in cast.moving}  # tangents of cotangents
         try:
             setting.change(given, self.sizes)
-        except Exception as error:
+        except (LookupError, NameError, TypeError, ValueError) as error:
             said = f"the setting {setting.name!r} of the cast {cast.name!r} fails: {type(error).__name__}: {error}"
             raise PageError("letter", said) from error
         for k, x in given.items():

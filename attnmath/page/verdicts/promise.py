@@ -51,7 +51,7 @@ def check_function(name: str, statements: tuple, scene: Scene, magnitudes: dict)
         raise Inexact("algebra", str(error)) from None
     except (ValueError, TypeError) as error:
         raise PageError("function", str(error)) from None
-    except Exception as error:
+    except (AttributeError, LookupError, NameError) as error:
         raise PageError("function", f"{type(error).__name__}: {error}, at {line_of_error(error)}") from error
     lefts = left_sides(statements, scene)
     if not lefts:
