@@ -145,7 +145,8 @@ chapter: $(READY)
 	@test -f "chapters/$(C).md" || { echo "Name a chapter: make chapter C=softmax"; exit 1; }
 	@$(MAKE) $(SIDE_BY_SIDE) chapter-rows chapter-notebook
 	$(PY) tools/pages.py
-	$(PY) tools/nb.py text | grep -v unchanged || true
+	@$(PY) tools/nb.py text | grep -v unchanged || true
+	@$(PY) tools/words.py | grep -e '^$(C) ' -e '^the way' -e ' over$$' || true
 	@$(MAKE) html
 
 chapter-rows:

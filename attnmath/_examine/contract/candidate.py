@@ -84,9 +84,9 @@ class Candidate(Called):
 
     def uncompiled(self) -> "Candidate":
         """The same, where JAX compiles nothing: what a program keeps from call to call is seen."""
+        arrays = copy.copy(self.library)  # which is found before the candidate is copied
         other = copy.copy(self)
-        other.arrays = copy.copy(self.library)
-        other.arrays.eager = True
+        other.arrays, arrays.eager = arrays, True
         return other
 
     # its library
