@@ -254,7 +254,7 @@ def test_a_lost_inverse_is_found_again():
 
 def test_two_casts_have_two_names():
     other = replace(LAYER, outputs=())
-    with pytest.raises(ValueError, match="two casts have the name 'published'"):
+    with pytest.raises(PageFault, match="the name 'published' is taken"):
         Book([], {"page": (LAYER,), "other": (other,)})
 
 

@@ -22,18 +22,32 @@ SLIPS = [  # each is an error for a checker of types that knows the package
     "import numpy, attnmath\nx = numpy.ones((4, 3))\nattnmath.attention(x, x, x).detach()",
     "import torch, attnmath\nx = torch.ones(4, 3)\nattnmath.attention_vjp(x, x, x, x).dQ.astype(float)",
     "import numpy, attnmath\nx = numpy.ones((4, 3))\nattnmath.softmax(x, temperature=2)",
+    "import numpy, attnmath\nx = numpy.ones((4, 3))\nattnmath.flash_attention(x, x, x).L",
+    "import numpy, attnmath\nx = numpy.ones((4, 3))\nattnmath.check_vjp(attnmath.silu_vjp, attnmath.silu, x).entries",
 ]
+
+
+NUMPY = "import numpy, attnmath\nx = numpy.ones((4, 3))\n"
+RIGHT = [NUMPY + line for line in (
+    "attnmath.flash_attention(x, x, x).shape",
+    "attnmath.flash_attention(x, x, x, with_L=True).L.shape",
+    "attnmath.flash_attention_jvp(x, None, None, None, None, x, x, x).shape",
+    "attnmath.check_vjp(attnmath.silu_vjp, attnmath.silu, (2, 3), exact=True).entries",
+    "attnmath.attention(x, x, x, attnmath.bias(attnmath.causal_mask(4, 4), like=x)).shape",
+    "attnmath.rounding.nearest(x, 'float16').shape",
+    "attnmath.examine(attnmath.attention).sentence.upper()",
+)]
 
 
 @pytest.fixture(scope="module")
 def typed(tmp_path_factory):
     """What mypy says of some programs, file by file, all read in one run."""
     folder = tmp_path_factory.mktemp("typed")
-    programs = {f"example_{i}.py": text for i, text in enumerate(EXAMPLES)} | {f"slip_{i}.py": text for i, text in enumerate(SLIPS)}
+    programs = {f"{kind}_{i}.py": text for kind, texts in (("example", EXAMPLES), ("right", RIGHT), ("slip", SLIPS)) for i, text in enumerate(texts)}
     for name, text in programs.items():
         (folder / name).write_text(text)
-    said = subprocess.run([sys.executable, "-m", "mypy", "--follow-imports=silent", "--no-error-summary", "--config-file=",
-                           "--cache-dir", folder / "cache", *programs], cwd=folder, capture_output=True, text=True,
+    said = subprocess.run([sys.executable, "-m", "mypy", "--no-error-summary", "--config-file", ROOT / "pyproject.toml",
+                           "--cache-dir", ROOT / ".mypy_cache", *programs], cwd=folder, capture_output=True, text=True,
                           env={**os.environ, "MYPYPATH": str(ROOT)})
     assert not said.stderr
     errors = [line for line in said.stdout.splitlines() if ": error: " in line]
@@ -43,6 +57,11 @@ def typed(tmp_path_factory):
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
 def test_an_example_has_no_error_of_types(typed, number):
     assert typed[f"example_{number}.py"] == []
+
+
+@pytest.mark.parametrize("number", range(len(RIGHT)))
+def test_what_an_option_asks_for_has_its_type(typed, number):
+    assert typed[f"right_{number}.py"] == []
 
 
 @pytest.mark.parametrize("number", range(len(SLIPS)))
