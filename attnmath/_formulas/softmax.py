@@ -38,8 +38,8 @@ def softmax(A: Rows[Kind], tau: Temperature = 1) -> Rows[Kind]:
 
     A score of -inf has the weight 0; a row that is -inf everywhere has no weights, P =
     0. The temperature tau is a number, or an array that broadcasts against A. Raises
-    TypeError unless A is an array of floating-point numbers, ValueError for tau = 0 or
-    a wrong shape.
+    TypeError unless A is an array of floating-point numbers, ValueError for a tau that
+    is not above 0 or a wrong shape.
     Derived in chapters/softmax.md, eq:softmax.
     """
     S = divide(A, tau)
