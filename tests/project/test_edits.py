@@ -153,10 +153,11 @@ def edited(copy, stem, without=None):
 
 def checked(copy, stem):
     """What is said by the checks of a chapter, one after the other, until one fails."""
+    tests = [f"tests/formulas/test_{stem}.py", "tests/project/test_public.py", "tests/exact/test_exact_mutants.py"]
     checks = [
-        ("-m", "attnmath.page", "check", stem), ("tools/pages.py", "write"), ("tools/nb.py", "run", stem),
-        ("-m", "pytest", "-q", "-k", "purity or asked or floors or contents or short or sample", f"tests/formulas/test_{stem}.py",
-         "tests/project/test_public.py", "tests/exact/test_exact_mutants.py", "tests/book/test_book.py"),
+        ("-m", "attnmath.page", "check", stem), ("-m", "pytest", "-q", "-k", "purity or asked or floors or sample", *tests),
+        ("tools/pages.py", "write"), ("tools/nb.py", "run", stem),
+        ("-m", "pytest", "-q", "-k", "purity or contents or short", "tests/book/test_book.py"),
     ]
     for words in checks:
         code, said = run(copy, *words)
