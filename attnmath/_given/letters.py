@@ -114,6 +114,8 @@ rate = ValueCondition(lambda rho: (rho >= 0) & (rho < 1), "{it}; it needs to be 
 
 def fails(x: Any, condition: ValueCondition) -> bool:
     """Whether an entry of x, or a number, is seen to break the condition."""
+    if type(x) is np.ndarray and not compiles():  # the same, without the steps in between
+        return x.size > 0 and not condition.holds(x.real).all()
     return not condition.holds(x.real) if is_number(x) else seen(x, lambda x: ~condition.holds(x))
 
 
