@@ -32,7 +32,7 @@ try:
     )
     from attnmath.page.verdicts.book import MISSING, Book, each_cast
     from attnmath.page.verdicts.labels import label_faults, posing, relation_counts, unrun
-    from attnmath.page.verdicts.proofs import prove_display as prove_display
+    from attnmath.page.verdicts.proofs import prove_display
     from attnmath.page.verdicts.published import Refuted
 except ModuleNotFoundError as error:
     leave(error)

@@ -518,6 +518,13 @@ UNFIT = [
      lambda: check_jvp(product_jvp, product, X, F, x_dot=(X,))),
     (ValueError, "check_jvp: F_dot has shape (4, 3); it needs (3, 5), the shape of F",
      lambda: check_jvp(product_jvp, product, X, F, x_dot=(X, X))),
+    (TypeError, "check_vjp: no argument has entries: there is nothing to check",
+     lambda: check_vjp(product_vjp, product, X[:, :0], F[:0])),
+    (TypeError, "check_jvp: no argument has entries: there is nothing to check",
+     lambda: check_jvp(product_jvp, product, X[:, :0], F[:0])),
+    (TypeError, "check_vjp: f_vjp is a int; it needs to be a function", lambda: check_vjp(1, product, X, F)),
+    (TypeError, "check_jvp: f is a NoneType; it needs to be a function", lambda: check_jvp(product_jvp, None, X, F)),
+    (TypeError, "check_vjp: seed is 'a'; it needs to be a whole number", lambda: check_vjp(product_vjp, product, X, F, seed="a")),
     (TypeError, "check_jvp: X_dot is a str; it needs to be an array or a real number",
      lambda: check_jvp(product_jvp, product, X, F, x_dot=("a", F))),
 ]
