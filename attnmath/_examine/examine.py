@@ -30,7 +30,8 @@ DEMANDS = {
 def examine(
     fn: Callable[..., Any], backward: Callable[..., Any] | None = None, *,
     options: Mapping[str, Any] | Iterable[str] | None = None, conventions: Mapping[str, str] | None = None,
-    dtype: Any = None, framework: str | None = None, layout: str | None = None, device: Any = None,
+    scale: str | float | None = None, without: Iterable[str] = (), dtype: Any = None,
+    framework: str | None = None, layout: str | None = None, device: Any = None,
     seed: int | None = None, time_limit: float = 30.0, smallest: bool = True,
     progress: bool | Callable[[str], None] | None = None,
 ) -> Report:
@@ -43,7 +44,9 @@ def examine(
     what fn can take, by its own keywords: a mapping from "mask", "bias", "causal", "scale",
     "groups", "dropout", "dropout_mask" and "seed" to their names. conventions is what is
     demanded of it: "layout", "mask", "causal", "groups", "scale", "empty"; what is not
-    demanded is found out, and stated in the report. dtype is float64, float32, bfloat16 or
+    demanded is found out, and stated in the report; scale=1 or scale="1/d_k" demands a scale.
+    without names what is not meant to be there: gradients, as "dV", and keywords of fn that are
+    no options. dtype is float64, float32, bfloat16 or
     float16; without it float32, and float64 for NumPy. A call that takes longer than
     time_limit seconds counts as one that hangs. With smallest=False the smallest failing
     case is not looked for. progress=None tells on a terminal how far it is; a function is
@@ -56,18 +59,18 @@ def examine(
     ...     E = np.exp(q @ k.swapaxes(-1, -2))
     ...     return E / E.sum(-1, keepdims=True) @ v
     >>> print(examine(forward, seed=0).sentence)
-    wrong: scores far below 0 are not survived
+    wrong in the forward: scores far below 0 are not survived
 
     Derived in chapters/examine.md.
     """
     began = time.perf_counter()
-    told = _demanded(conventions, layout)
+    told = _demanded(conventions, layout, scale)
     candidate = Candidate(fn, backward, options=options, framework=framework, dtype=dtype,
                           layout=told.layout, device=device, time_limit=time_limit)
     seed = secrets.randbits(31) if seed is None else _whole_number(seed)
     screen = sys.stderr.isatty()
     say = progress if callable(progress) else Progress(screen if progress is None else progress, screen)
-    examination = Examination(candidate, told, seed, say)
+    examination = Examination(candidate, told, seed, say, _words(without))
     try:
         report = examination.report(smallest)
     except BadDevice:
@@ -78,9 +81,21 @@ def examine(
     return replace(report, seconds=time.perf_counter() - began, seed=seed)
 
 
-def _demanded(conventions: Mapping[str, str] | None, layout: str | None) -> Conventions:
+def _words(without: Iterable[str]) -> frozenset[str]:
+    """What is not meant to be there, if it is words."""
+    words = frozenset([without] if isinstance(without, str) else without)
+    if not all(isinstance(word, str) for word in words):
+        raise TypeError(f"examine: without is {without!r}; it needs gradients, as 'dV', or keywords of fn")
+    return words
+
+
+def _demanded(conventions: Mapping[str, str] | None, layout: str | None, scale: str | float | None) -> Conventions:
     """What is demanded, if it is something that can be."""
-    demands = dict(conventions or {}) | ({} if layout is None else {"layout": layout})
+    demands: dict[str, Any] = dict(conventions or {}) | ({} if layout is None else {"layout": layout})
+    if scale is not None:
+        if demands.get("scale", scale) != scale:
+            raise ValueError(f"examine: scale is {scale!r}, and conventions has scale={demands['scale']!r}")
+        demands["scale"] = scale
     names = [f.name for f in fields(Conventions)]
     for name, value in demands.items():
         if name not in names:

@@ -1,15 +1,15 @@
 """The stages of an examination: cheapest first, and no further than is needed for a clear answer."""
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from attnmath._examine.contract import signature
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.functions import Broken, Fault, failure_of
-from attnmath._examine.diagnosis import own_output
+from attnmath._examine.diagnosis import extent, own_output
 from attnmath._examine.diagnosis.coefficients import Failure
 from attnmath._examine.diagnosis.conventions import detect
 from attnmath._examine.diagnosis.diagnosis import diagnose, unnamed_finding
@@ -44,14 +44,14 @@ class JudgedCase(NamedTuple):
 class Examination:
     """One candidate, what was found out about it, and the problems that it was given."""
 
-    def __init__(self, candidate: Candidate, told: Conventions, seed: int, say: Callable[[str], None]) -> None:
-        self.candidate, self.told, self.seed, self.say = candidate, told, seed, say
+    def __init__(self, candidate: Candidate, told: Conventions, seed: int, say: Callable[[str], None],
+                 without: frozenset[str] = frozenset()) -> None:
+        self.candidate, self.told, self.seed, self.say, self.without = candidate, told, seed, say, without
         self.means = told
         self.problems: list[TriedProblem] = []
         self.failures: list[Failure] = []
         self.faults: dict[Fault, None] = {}
         self.notes: list[Finding] = []
-        self.said: set[str] = set()
 
     def report(self, smallest: bool) -> Report:
         """Stage after stage, until the answer is clear."""
@@ -60,24 +60,25 @@ class Examination:
         except (Broken, ImportError) as error:
             sentence = error.fault.sentence if isinstance(error, Broken) else str(error)
             return self._report("not judged", [Finding("contract", "framework", sentence)])
+        if said := signature.misspelt((self.candidate.fn, self.candidate.backward), self.candidate.options):
+            return self._report("not judged", [Finding("contract", "options", said)])
         self.say("its contract and its conventions")
         self.means, self.notes = detect(self.candidate, self.told)
         if self.dtype != "float64":  # a float64 program may have a float32 softmax; else short is short
             self.means = replace(self.means, inside=self.told.inside)
         if self.means.layout is None and any(x.kind == "contract" for x in self.notes):
             return self._report("not judged", [])
-        self.faults |= dict.fromkeys(broken_habits(self.candidate, self.means))
+        self.faults |= dict.fromkeys(extent.meant(broken_habits(self.candidate, self.means), self.without))
         self.say("problems without rounding")
         self.give(exact_cases(self.takes, self.dtype, self.seed), exact=True)
         self.give(cases(self.takes, self.dtype, self.seed))
         if not any(p.passed or p.ratios for p in self.problems):
-            return self._report("not judged", self._contract() + self._refusals())
-        self._options_refused()
+            return self._report("not judged", self._contract() + extent.refusals(self.problems, self.faults))
         found = self._diagnosed() if self.failures else []
         if any(x.kind == "unlisted" for x in found):
             self.notes = [x for x in self.notes if x.kind == "convention"]
             beside = [Finding("hazard", x.name, x.title) for x in self._contract()]
-            return self._report(UNLISTED, found + self._refusals(), beside)
+            return self._report(UNLISTED, found + extent.refusals(self.problems, self.faults), beside)
         wrong = bool(self._contract()) or any(p.ratios and not p.passed for p in self.problems)
         wrong = wrong or any(x.kind == "mistake" for x in self.notes)
         lines = None
@@ -87,9 +88,11 @@ class Examination:
         self.say("hazards")
         beside = [] if wrong else hazards(self.candidate, self.means)
         beside += [Finding("hazard", f.name, f.sentence) for f in self.faults if f.name in HAZARDS]
-        self.notes += self._not_judged()
-        beside += self._unusual()
-        found = self._contract() + found + self._refusals()
+        self.notes += extent.not_judged(self.candidate, self.told, self.without)
+        beside += extent.unusual(self.means, self.told)
+        found = self._contract() + found + extent.refusals(self.problems, self.faults)
+        if not wrong and (little := extent.too_little(self.problems, self.takes)):
+            return self._report("not judged", [*little, *found], beside)
         return self._report("wrong" if wrong else "right", found, beside, lines)
 
     def failed(self, error: BaseException) -> Report:
@@ -97,36 +100,10 @@ class Examination:
         self.notes = []
         return self._report("not judged", [Finding("unnamed", "examination", failure_of(error))])
 
-    def _not_judged(self) -> list[Finding]:
-        """What was demanded, or could be expected, and was not looked at."""
-        found = []
-        if self.forward_only:
-            title = "its output alone was judged: without backward= a NumPy function has no gradients"
-            found.append(Finding("convention", "forward only", title))
-        for word in ("mask", "causal", "groups"):
-            if getattr(self.told, word) not in (None, "none") and word not in self.candidate.options:
-                title = f"{word} was demanded, and not judged: options says no {word}"
-                found.append(Finding("convention", "not_judged", title))
-        return found
-
-    def _unusual(self) -> list[Finding]:
-        """A scale that nobody demanded, and that is not the usual one."""
-        scale = self.means.scale
-        if self.told.scale is not None or scale in (None, "1/sqrt(d_k)"):
-            return []
-        title = f"the scale is {scale}, where 1/sqrt(d_k) is usual"
-        cure = "conventions={'scale': ...} says what is meant"
-        return [Finding("hazard", "unusual_scale", title, cure=cure)]
-
     @property
     def dtype(self) -> str:
         """The format of the candidate's numbers."""
         return self.candidate.dtype
-
-    @property
-    def forward_only(self) -> bool:
-        """Whether there are no gradients to judge."""
-        return self.candidate.framework == "numpy" and self.candidate.backward is None
 
     @property
     def takes(self) -> set[str]:
@@ -153,33 +130,24 @@ class Examination:
         outcome = self.candidate.run(case, self.means)
         if outcome.answer is None:
             fault = outcome.refusal
-            faults = outcome.faults + ((fault,) if fault.name not in REFUSALS else ())
+            faults = tuple(extent.meant([*outcome.faults, *[fault] * (fault.name not in REFUSALS)], self.without))
             return JudgedCase(TriedProblem(case.name, case.traits, {}, False, fault.sentence), None, faults)
         case, got = outcome.case, outcome.answer
         want, off = right_and_bounds(case, self.means, self.dtype)
+        got = got._replace(**{x: getattr(want, x) for x in self.without & want.there.keys()})
         bits = exact_answer(case, self.means, self.dtype) if exact else None
         if bits is not None:  # None: with its conventions something has to be rounded
             verdicts = judge_answer(got, bits, exact_bounds(bits, off), None)
         else:
             verdicts = judge_answer(got, want, off, self.dtype)
-        if self.forward_only:
+        if self.candidate.forward_only:
             verdicts = {"O": verdicts["O"]}
         passed = all(v.passed for v in verdicts.values())
         came = {x: v.wrong for x, v in verdicts.items() if not v.passed and x in got.there}
-        tried = TriedProblem(case.name, case.traits, {x: v.ratio for x, v in verdicts.items()}, passed)
+        ratios = {x: max(v.ratio, v.aggregate) for x, v in verdicts.items() if x not in self.without}
+        tried = TriedProblem(case.name, case.traits, ratios, passed)
         failure = Failure(case, got, want, off, came, self.means, self.dtype) if came else None
-        return JudgedCase(tried, failure, outcome.faults)
-
-    def _options_refused(self) -> None:
-        """What it was said to take, and never takes, is a fault."""
-        for word in sorted(self.takes if not {f.name for f in self.faults} & {*OTHER_NUMBERS} else ()):
-            with_it = [p for p in self.problems if word in p.traits]
-            if with_it and all(p.note and not p.ratios for p in with_it):
-                note = with_it[0].note
-                sentence = f"it was said to take {word}, and never takes it: {note}"
-                self.faults[Fault("option_refused", sentence)] = None
-                self.notes = [x for x in self.notes if x.title != note]
-                self.said.add(str(note))
+        return JudgedCase(tried, failure, tuple(extent.meant(outcome.faults, self.without)))
 
     def _diagnosed(self) -> list[Finding]:
         """Names; a short format is diagnosed in float32, if it is wrong there too."""
@@ -225,9 +193,9 @@ class Examination:
         if count is None:
             return None
         where = f"its output is not that of attention in {count}"
-        if self.forward_only or other is None:
+        if self.candidate.forward_only or other is None:
             title = f"its gradients in {self.dtype}, which it takes alone, were not judged"
-            title = "no gradient was judged" if self.forward_only else title
+            title = "no gradient was judged" if self.candidate.forward_only else title
             return Finding("unlisted", "not compared", title, where)
         found = own_output.compared_gradients(self.candidate, other, self.means, some, others)
         if found is None:
@@ -244,18 +212,6 @@ class Examination:
         quiet = {*HAZARDS, *(["not finite"] if self.failures else [])}
         first = {f.name: f for f in reversed(self.faults) if f.name not in quiet}
         return [Finding("contract", f.name, f.sentence) for f in reversed(first.values())]
-
-    def _refusals(self) -> list[Finding]:
-        """Problems that it would not take, which is its right."""
-        said: dict[str, list[str]] = {}
-        contract = {f.sentence for f in self.faults} | self.said
-        first: dict[str, str] = {}
-        for p in self.problems:
-            if p.note and p.note not in contract:  # one sentence for those that differ in numbers
-                said.setdefault(first.setdefault(re.sub(r"\d+", "#", p.note), p.note), []).append(p.name)
-        return [Finding("convention", "refuses", f"it does not take {len(names)} of the problems: {note}",
-                        where=", ".join(names[:4]) + (", ..." if len(names) > 4 else ""))
-                for note, names in said.items()]
 
     def _report(
         self, verdict: str, findings: Sequence[Finding],
