@@ -20,10 +20,9 @@ def own_keywords(fn: Callable[..., Any]) -> tuple[list[str], bool] | None:
         told = re.match(r"\s*\w+\((.*?)\)\s*(->|$)", (getattr(fn, "__doc__", None) or "").replace("\n", " "))
         names = re.findall(r"(\w+)\s*=", told[1]) if told else []
         return (names, True) if names else None
-    named = [p for p in known if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    first = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in known) - sum(
-        p.kind is p.POSITIONAL_OR_KEYWORD for p in named)
-    return [p.name for p in named][max(3 - first, 0):], any(p.kind is p.VAR_KEYWORD for p in known)
+    places = [p for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    named = [*places[3:], *(p for p in known if p.kind is p.KEYWORD_ONLY)]
+    return [p.name for p in named], any(p.kind is p.VAR_KEYWORD for p in known)
 
 
 def not_tried(fn: Callable[..., Any], options: Mapping[str, Any], without: Iterable[str]) -> list[str]:
