@@ -12,6 +12,7 @@ from typing import Any
 from attnmath._examine.contract.candidate import BadDevice, Candidate
 from attnmath._examine.contract.contract import AXIS_ORDERS
 from attnmath._examine.diagnosis.examination import Examination
+from attnmath._examine.diagnosis.reference import checked_reference
 from attnmath._examine.problems.case import USUAL_SCALES, Conventions, scale_number
 from attnmath._examine.report.display import Progress
 from attnmath._examine.report.report import Report
@@ -30,7 +31,8 @@ DEMANDS = {
 def examine(
     fn: Callable[..., Any], backward: Callable[..., Any] | None = None, *,
     options: Mapping[str, Any] | Iterable[str] | None = None, conventions: Mapping[str, str] | None = None,
-    scale: str | float | None = None, without: Iterable[str] = (), dtype: Any = None,
+    reference: Any = None, scale: str | float | None = None,
+    without: Iterable[str] = (), dtype: Any = None,
     framework: str | None = None, layout: str | None = None, device: Any = None,
     seed: int | None = None, time_limit: float = 30.0, smallest: bool = True,
     progress: bool | Callable[[str], None] | None = None,
@@ -46,8 +48,9 @@ def examine(
     demanded of it: "layout", "mask", "causal", "groups", "scale", "empty"; what is not
     demanded is found out, and stated in the report; scale=1 or scale="1/d_k" demands a scale.
     without names what is not meant to be there: gradients, as "dV", and keywords of fn that are
-    no options. dtype is float64, float32, bfloat16 or
-    float16; without it float32, and float64 for NumPy. A call that takes longer than
+    no options. reference is your own plain function, whatever it computes, called as fn is, or a
+    pair of it and its backward: fn has to agree with what it gives in float64. dtype is float64,
+    float32, bfloat16 or float16; without it float32, and float64 for NumPy. A call longer than
     time_limit seconds counts as one that hangs. With smallest=False the smallest failing
     case is not looked for. progress=None tells on a terminal how far it is; a function is
     called with what is being done. seed makes the problems the same again. Raises TypeError
@@ -70,7 +73,8 @@ def examine(
     seed = secrets.randbits(31) if seed is None else _whole_number(seed)
     screen = sys.stderr.isatty()
     say = progress if callable(progress) else Progress(screen if progress is None else progress, screen)
-    examination = Examination(candidate, told, seed, say, _words(without))
+    given = None if reference is None else checked_reference(reference)
+    examination = Examination(candidate, told, seed, say, _words(without), given)
     try:
         report = examination.report(smallest)
     except BadDevice:

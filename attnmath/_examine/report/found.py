@@ -100,7 +100,9 @@ def parts_in_words(problems: Sequence[TriedProblem], constant: float) -> str:
         off = [x for x, ratio in p.ratios.items() if p.failed and not ratio <= constant]
         forward = forward or any(x in OUTPUTS for x in off)
         letters |= {} if any(x in OUTPUTS for x in off) else dict.fromkeys(off)
-    return " and ".join(filter(None, ["the forward" if forward else "", backward_in_words(list(letters))]))
+    order = list(dict.fromkeys(x for p in problems for x in p.ratios))
+    backward = backward_in_words(sorted(letters, key=order.index))
+    return " and ".join(filter(None, ["the forward" if forward else "", backward]))
 
 
 def backward_in_words(letters: Sequence[str]) -> str:
