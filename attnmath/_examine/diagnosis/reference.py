@@ -79,8 +79,8 @@ class Reference:
         same = self.same.run(case, means).answer
         if same is not None and np.isfinite(outcome.answer.O).all() and not np.isfinite(same.O).all():
             return Fault("reference", f"in {dtype} the reference itself is not finite")
-        off = self._measured(case, means, outcome.answer, same, dtype)
-        return Wanted(outcome.case, outcome.answer, off, False)
+        measured = self._measured(case, means, outcome.answer, same, dtype)
+        return Wanted(outcome.case, outcome.answer, measured, False)
 
     def _measured(self, case: Case, means: Conventions, answer: Answer, same: Answer | None, dtype: str) -> Answer:
         """How far off each entry may be: as much for all entries of an output."""
@@ -106,9 +106,8 @@ class Reference:
 
 def unlike_reference(failures: Sequence[Failure], count: int, name: str) -> Finding:
     """Which outputs are not those of the reference, where, and by how much."""
-    letters = list(dict.fromkeys(x for f in failures for x in f.wrong))
     first = min(failures, key=lambda f: (not f.generic, "O" in f.wrong, f.size))
-    shown = [x for x in letters if x in first.wrong]
+    shown = [x for x in first.want._fields if x in first.wrong]
     title = f"{' and '.join(shown)} {'is' if len(shown) == 1 else 'are'} not what {name} gives"
     each = []
     for letter in shown:

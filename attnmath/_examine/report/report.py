@@ -200,7 +200,7 @@ def _short_title(finding: Finding) -> str:
     """Its title, without what is behind the first words of a long one; and where, if that is all that is known."""
     title = " ".join(finding.title.split())
     title = title if len(title) <= LONG else title[: LONG - 1].rstrip() + "…"
-    if finding.kind == "unnamed" and finding.where:
+    if finding.kind == "unnamed" and finding.where and finding.name != "reference":  # which names its letters
         return f"{title} ({finding.where.replace('; ', ', ')})"
     return title
 
