@@ -90,6 +90,7 @@ class Examination:
             self.means = self.reference.shown(self.means)
         if any(x.kind == "unlisted" for x in found):
             self.notes = [x for x in self.notes if x.kind == "convention"]
+            self.notes += extent.not_judged(self.candidate, self.told, self.without)
             beside = [Finding("hazard", x.name, x.title) for x in self._contract()]
             return self._report(UNLISTED, found + extent.refusals(self.problems, self.faults), beside)
         wrong = bool(self._contract()) or any(p.ratios and not p.passed for p in self.problems)
@@ -238,7 +239,7 @@ class Examination:
         if self.candidate.forward_only or other is None:
             title = f"its gradients in {self.dtype}, which it takes alone, were not judged"
             title = "no gradient was judged" if self.candidate.forward_only else title
-            return Finding("unlisted", "not compared", title, where)
+            return Finding("unlisted", "not compared", title, where, cure=own_output.MORE)
         found = own_output.compared_gradients(self.candidate, other, self.means, some, others)
         if found is None:
             return None
