@@ -4,10 +4,13 @@ import math
 import secrets
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from numbers import Integral
 from typing import Any
+
+import numpy as np
 
 from attnmath._examine.contract.candidate import BadDevice, Candidate
 from attnmath._examine.contract.contract import AXIS_ORDERS
@@ -76,7 +79,8 @@ def examine(
     given = None if reference is None else checked_reference(reference)
     examination = Examination(candidate, told, seed, say, _words(without), given)
     try:
-        report = examination.report(smallest)
+        with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):  # NaN is met, and judged
+            report = examination.report(smallest)
     except BadDevice:
         raise
     except (Exception, SystemExit, GeneratorExit) as error:  # of ours: it says nothing about the function

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from attnmath import examine
+from other_functions import OTHERS
 from attnmath._examine.contract.signature import misspelt, not_tried
 from attnmath._examine.report.found import TriedProblem, parts_in_words
 from attnmath._examine.report.report import Finding, Report
@@ -132,6 +133,19 @@ def test_an_argument_without_a_gradient_fails_unless_it_is_meant():
 ])
 def test_the_part_that_is_wrong(ratios, said):
     assert parts_in_words([TriedProblem("x", frozenset(), x, False) for x in ratios], 1.0) == said
+
+
+def test_nothing_is_printed_and_nothing_warned(capfd):
+    """The window has rows that are hidden but for a finite number; autograd warns, NumPy meets NaN."""
+    def odd(q, k, v, mask=None, is_causal=False):
+        warnings.warn("planted", UserWarning, stacklevel=1)
+        return OTHERS[2](q, k * torch.where(q.sum() > 40, torch.nan, 1.0), v, mask, is_causal)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for dtype in ("bfloat16", "float32"):
+            report_on(odd, options={"mask": "mask", "causal": "is_causal"}, dtype=dtype)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_the_report_begins_with_what_it_takes():
