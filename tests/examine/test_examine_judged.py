@@ -3,15 +3,17 @@
 import warnings
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
-from attnmath import examine
-from other_functions import OTHERS
+from attnmath import attention as plain
+from attnmath import attention_vjp, examine
 from attnmath._examine.contract.signature import misspelt, not_tried
 from attnmath._examine.report.found import TriedProblem, parts_in_words
 from attnmath._examine.report.report import Finding, Report
 from attnmath.testing import assert_attention_gradients
+from other_functions import OTHERS
 
 
 def attention(q, k, v, attn_mask=None, is_causal=False, block_size=64):
@@ -166,3 +168,12 @@ def test_a_scale_of_0_that_is_taken_for_none_is_a_hazard():
     assert report_on(lambda q, k, v, scale=None: or_default(q, k, v, scale or 2.0), options=["scale"], scale=1).wrong
     ignored = report_on(lambda q, k, v, scale=None: or_default(q, k, v), options=["scale"])
     assert ignored.wrong and "ignored" in ignored.sentence
+
+
+def test_numpy_may_make_float64_of_float32():
+    def wider(q, k, v):
+        return plain(q, k, v).astype(float)
+
+    report = report_on(wider, lambda *x: attention_vjp(*x)[:3], dtype="float32")
+    assert report.right and [f.name for f in report.hazards] == ["dtype"]
+    assert report_on(lambda *x: plain(*x).astype(np.float16), lambda *x: attention_vjp(*x)[:3], dtype="float32").wrong

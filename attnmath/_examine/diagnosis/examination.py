@@ -104,7 +104,7 @@ class Examination:
         beside = [] if wrong or not plain else hazards(self.candidate, self.means)
         beside += [x for x in self.notes if x.kind == "hazard"]
         self.notes = [x for x in self.notes if x.kind != "hazard"]
-        beside += [Finding("hazard", f.name, f.sentence) for f in self.faults if f.name in HAZARDS]
+        beside += [Finding("hazard", f.name, f.sentence) for f in self.faults if self._harmless(f)]
         self.notes += extent.not_judged(self.candidate, self.told, self.without)
         beside += [] if self.reference else extent.unusual(self.means, self.told)
         found = self._contract() + found + extent.refusals(self.problems, self.faults)
@@ -250,10 +250,15 @@ class Examination:
         tried = self.judged(case).tried
         return tried.passed or not tried.ratios
 
+    def _harmless(self, fault: Fault) -> bool:
+        """What is no more than a hazard; NumPy makes float64 of float32 where a number of its own is met."""
+        wider = fault.name == "dtype" and self.candidate.framework == "numpy" and " float64," in fault.sentence
+        return wider or fault.name in HAZARDS
+
     def _contract(self) -> list[Finding]:
         """Each fault once; numbers that are not finite are judged as numbers."""
-        quiet = {*HAZARDS, *(["not finite"] if self.failures else [])}
-        first = {f.name: f for f in reversed(self.faults) if f.name not in quiet}
+        first = {f.name: f for f in reversed(self.faults) if not (
+            self._harmless(f) or f.name == "not finite" and self.failures)}
         return [Finding("contract", f.name, f.sentence) for f in reversed(first.values())]
 
     def _report(
