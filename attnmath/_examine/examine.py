@@ -4,14 +4,18 @@ import math
 import secrets
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from numbers import Integral
 from typing import Any
 
+import numpy as np
+
 from attnmath._examine.contract.candidate import BadDevice, Candidate
 from attnmath._examine.contract.contract import AXIS_ORDERS
 from attnmath._examine.diagnosis.examination import Examination
+from attnmath._examine.diagnosis.reference import checked_reference
 from attnmath._examine.problems.case import USUAL_SCALES, Conventions, scale_number
 from attnmath._examine.report.display import Progress
 from attnmath._examine.report.report import Report
@@ -30,7 +34,9 @@ DEMANDS = {
 def examine(
     fn: Callable[..., Any], backward: Callable[..., Any] | None = None, *,
     options: Mapping[str, Any] | Iterable[str] | None = None, conventions: Mapping[str, str] | None = None,
-    dtype: Any = None, framework: str | None = None, layout: str | None = None, device: Any = None,
+    reference: Any = None, scale: str | float | None = None,
+    without: Iterable[str] = (), dtype: Any = None,
+    framework: str | None = None, layout: str | None = None, device: Any = None,
     seed: int | None = None, time_limit: float = 30.0, smallest: bool = True,
     progress: bool | Callable[[str], None] | None = None,
 ) -> Report:
@@ -43,8 +49,11 @@ def examine(
     what fn can take, by its own keywords: a mapping from "mask", "bias", "causal", "scale",
     "groups", "dropout", "dropout_mask" and "seed" to their names. conventions is what is
     demanded of it: "layout", "mask", "causal", "groups", "scale", "empty"; what is not
-    demanded is found out, and stated in the report. dtype is float64, float32, bfloat16 or
-    float16; without it float32, and float64 for NumPy. A call that takes longer than
+    demanded is found out, and stated in the report; scale=1 or scale="1/d_k" demands a scale.
+    without names what is not meant to be there: gradients, as "dV", and keywords of fn that are
+    no options. reference is your own plain function, whatever it computes, called as fn is, or a
+    pair of it and its backward: fn has to agree with what it gives in float64. dtype is float64,
+    float32, bfloat16 or float16; without it float32, and float64 for NumPy. A call longer than
     time_limit seconds counts as one that hangs. With smallest=False the smallest failing
     case is not looked for. progress=None tells on a terminal how far it is; a function is
     called with what is being done. seed makes the problems the same again. Raises TypeError
@@ -56,20 +65,22 @@ def examine(
     ...     E = np.exp(q @ k.swapaxes(-1, -2))
     ...     return E / E.sum(-1, keepdims=True) @ v
     >>> print(examine(forward, seed=0).sentence)
-    wrong: scores far below 0 are not survived
+    wrong in the forward: scores far below 0 are not survived
 
     Derived in chapters/examine.md.
     """
     began = time.perf_counter()
-    told = _demanded(conventions, layout)
+    told = _demanded(conventions, layout, scale)
     candidate = Candidate(fn, backward, options=options, framework=framework, dtype=dtype,
                           layout=told.layout, device=device, time_limit=time_limit)
     seed = secrets.randbits(31) if seed is None else _whole_number(seed)
     screen = sys.stderr.isatty()
     say = progress if callable(progress) else Progress(screen if progress is None else progress, screen)
-    examination = Examination(candidate, told, seed, say)
+    given = None if reference is None else checked_reference(reference)
+    examination = Examination(candidate, told, seed, say, _words(without), given)
     try:
-        report = examination.report(smallest)
+        with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):  # NaN is met, and judged
+            report = examination.report(smallest)
     except BadDevice:
         raise
     except (Exception, SystemExit, GeneratorExit) as error:  # of ours: it says nothing about the function
@@ -78,9 +89,21 @@ def examine(
     return replace(report, seconds=time.perf_counter() - began, seed=seed)
 
 
-def _demanded(conventions: Mapping[str, str] | None, layout: str | None) -> Conventions:
+def _words(without: Iterable[str]) -> frozenset[str]:
+    """What is not meant to be there, if it is words."""
+    words = frozenset([without] if isinstance(without, str) else without)
+    if not all(isinstance(word, str) for word in words):
+        raise TypeError(f"examine: without is {without!r}; it needs gradients, as 'dV', or keywords of fn")
+    return words
+
+
+def _demanded(conventions: Mapping[str, str] | None, layout: str | None, scale: str | float | None) -> Conventions:
     """What is demanded, if it is something that can be."""
-    demands = dict(conventions or {}) | ({} if layout is None else {"layout": layout})
+    demands: dict[str, Any] = dict(conventions or {}) | ({} if layout is None else {"layout": layout})
+    if scale is not None:
+        if demands.get("scale", scale) != scale:
+            raise ValueError(f"examine: scale is {scale!r}, and conventions has scale={demands['scale']!r}")
+        demands["scale"] = scale
     names = [f.name for f in fields(Conventions)]
     for name, value in demands.items():
         if name not in names:

@@ -209,7 +209,11 @@ def test_a_function_of_numpy():
 def test_what_was_said_and_is_not_so():
     """An option that is never taken, a demand that nothing judges, a scale that nobody demanded."""
     report = examine(forward, backward, options={"mask": "no_such_word"}, smallest=False)
-    assert report.wrong and [f.name for f in report.findings if f.kind == "contract"] == ["option_refused"]
+    assert report.status == 2 and [f.name for f in report.findings if f.kind == "contract"] == ["options"]
+    def refuses(*x, mask=None):
+        return forward(*x) if mask is None else 1 / 0
+    report = examine(refuses, lambda *x, mask=None: backward(*x), options=["mask"], smallest=False)
+    assert report.status == 2 and "option_refused" in [f.name for f in report.findings if f.kind == "contract"]
     report = examine(forward, backward, conventions={"causal": "lower_right"}, smallest=False)
     assert report.right and "not_judged" in [f.name for f in report.findings]
     assert "unusual_scale" not in [f.name for f in report.hazards]

@@ -71,6 +71,11 @@ class Candidate(Called):
         name = getattr(fn, "__name__", None)
         return name if isinstance(name, str) else type(fn).__name__
 
+    @property
+    def forward_only(self) -> bool:
+        """Whether there are no gradients to judge."""
+        return self.framework == "numpy" and self.backward is None
+
     def again(self, dtype: str) -> "Candidate":
         """The same functions with numbers of another format."""
         return Candidate(self.fn, self.backward, options=self.options, framework=self.framework, dtype=dtype,

@@ -31,6 +31,7 @@ LENGTHS = {
     "queries": lambda c: c.sizes["n"],
     "queries or keys": lambda c: max(c.sizes["n"], c.sizes["m"]),
 }
+MORE = "reference=, your own plain function, says whether the output is right; check_vjp judges any gradient"
 Directions = dict[str, tuple[np.ndarray, float]]  # of each argument, and what it is multiplied by
 Allowed = Sequence[tuple[Answer, float]]  # what came, and how far its gradients may be off
 ARGUMENT = {"dQ": "Q", "dK": "K", "dV": "V", "dB": "bias"}
@@ -224,7 +225,7 @@ def own_gradients(found: Differences, where: str) -> Finding:
                 f" are off from its gradients by, of their size: {each}")
     if not found.wrong:
         title = "its gradients are those of its own output"
-        return Finding("unlisted", "own gradients", title, where, evidence=evidence)
+        return Finding("unlisted", "own gradients", title, where, cure=MORE, evidence=evidence)
     much = ", ".join(f"{letter} differs by {size:.2g} of its size" for letter, size in found.wrong.items())
     title = f"it is no attention of the list, and its gradients are not those of its own output: {much}"
-    return Finding("unnamed", "own_gradients", title, where, evidence=evidence)
+    return Finding("unnamed", "own_gradients", title, where, cure=MORE, evidence=evidence)
