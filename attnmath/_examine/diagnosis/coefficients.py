@@ -220,6 +220,12 @@ ROW_TERM = {  # name and title by the factor of D
 }
 
 
+WITHOUT_SCALE: StepChanges = {
+    "dQ": lambda s, x: s.dA @ s.keys_back,
+    "dK": lambda s, x: grouped(T(s.dA) @ s.Q, s.owner_back, s.K.shape[1]),
+}
+
+
 def _plain(c: float, off: float) -> float:
     """A number of few digits, or a simple fraction, if there is one as near as it is known; else the number."""
     fractions = [round(c * q) / q for q in range(1, 17)]
@@ -238,6 +244,8 @@ def _words_for(c: float, fit: Fit, f: Failure) -> list[tuple[str, Number]]:
 def _letters_scaled(letters: list[str], word: str, number: Number) -> Mistake:
     """These outputs times a number."""
     change = steps.multiplied(*letters, by=lambda s: number(s.case, s.means))
+    if word == "1/gamma" and {"dQ", "dK"} >= {*letters}:  # also where gamma is 0
+        change = {x: WITHOUT_SCALE[x] for x in letters}
     names = {LETTER_NAMES.get((x, word), f"{x}_{'zero' if word == '0' else 'scaled'}") for x in letters}
     name = names.pop() if len(names) == 1 else "O_scaled" if "O" in letters else f"{letters[0]}_scaled"
     formula = GROUPS if name == "gqa_mean" else ATTENTION if "O" in letters else BACK

@@ -32,7 +32,7 @@ HEAD_MISTAKES = [*MISTAKES, *MEMORY]
 MOST_NAMES = 3  # where more names than that fit as well, none is given
 MOST_WORDINGS = 3  # or tiles
 MOST_PARTS = 40  # edits that explain a part
-MOST_PAIRS = 20  # of them, that together explain a problem
+MOST_FIRST = 2  # beside which all others are tried
 SMALL = 2000  # scores of a problem in which all mistakes are tried
 
 
@@ -95,20 +95,35 @@ def multiples(failures: Sequence[Failure]) -> Iterator[tuple[Edit, ...]]:
 
 
 def two_edits(failures: Sequence[Failure]) -> Iterator[tuple[Edit, ...]]:
-    """Pairs of edits, each of which gives a part of what is wrong, or all of it in some problem."""
-    first = failures[0]
+    """Pairs of edits: one for a problem and a second where it is not enough; or each for a part of what is wrong."""
+    firsts = {edit.mistake.name: edit for (edit,) in one_edit(failures)}
+    for first in islice(firsts.values(), MOST_FIRST):
+        left = next((f for f in failures if not f.explained_by(changes_of((first,), f))), failures[0])
+        yield from pairs_with(first, left)
+    richest = max(representatives(failures), key=lambda f: len(f.wrong))
     partly: dict[tuple[str, frozenset[str]], list[Edit]] = {}
-    for f in representatives(failures):
-        for mistake in HEAD_MISTAKES:
-            for edit, changes in edits_of(mistake, f):
-                s = f.steps(changes)
-                here = frozenset(x for x in f.wrong if f.gives_letter(x, s))
-                same = partly.setdefault((mistake.name, here), [])
-                if here and len(same) < MOST_WORDINGS:
-                    same.append(edit)
+    for mistake in HEAD_MISTAKES:
+        for edit, changes in edits_of(mistake, richest):
+            s = richest.steps(changes)
+            here = frozenset(x for x in richest.wrong if richest.gives_letter(x, s))
+            same = partly.setdefault((mistake.name, here), [])
+            if here and len(same) < MOST_WORDINGS:
+                same.append(edit)
     edits = [edit for same in partly.values() for edit in same][:MOST_PARTS]
-    pairs = (pair for pair in permutations(edits, 2) if pair[0].mistake.name != pair[1].mistake.name)
-    yield from islice((pair for pair in pairs if first.explained_by(changes_of(pair, first))), MOST_PAIRS)
+    for pair in permutations(edits, 2):
+        if pair[0].mistake.name != pair[1].mistake.name and richest.explained_by(changes_of(pair, richest)):
+            yield pair
+
+
+def pairs_with(first: Edit, f: Failure) -> Iterator[tuple[Edit, ...]]:
+    """An edit, and each other that with it gives what came in a problem."""
+    for mistake in HEAD_MISTAKES:
+        if mistake.name != first.mistake.name:
+            for other, _ in edits_of(mistake, f):
+                for pair in ((first, other), (other, first)):
+                    if f.explained_by(changes_of(pair, f)):
+                        yield pair
+                        break
 
 
 def representatives(failures: Sequence[Failure], most: int = 3) -> list[Failure]:
