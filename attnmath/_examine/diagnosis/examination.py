@@ -12,9 +12,9 @@ from attnmath._examine.contract.functions import Broken, Fault, failure_of
 from attnmath._examine.diagnosis import extent, own_output
 from attnmath._examine.diagnosis.coefficients import Failure
 from attnmath._examine.diagnosis.conventions import detect
-from attnmath._examine.diagnosis.diagnosis import diagnose, unnamed_finding
+from attnmath._examine.diagnosis.diagnosis import diagnose
 from attnmath._examine.diagnosis.habits import broken_habits, hazards
-from attnmath._examine.diagnosis.mechanisms import by_trait, flushed, low_precision, replayed, vague
+from attnmath._examine.diagnosis.mechanisms import without_name
 from attnmath._examine.diagnosis.probes import TRIED, read_scale
 from attnmath._examine.diagnosis.reference import Reference, ReferenceFunctions, unlike_reference
 from attnmath._examine.diagnosis.smallest import smallest as smallest_case
@@ -53,6 +53,7 @@ class Examination:
         self.means = self.asked = told  # asked: with what a reference means
         self.problems: list[TriedProblem] = []
         self.failures: list[Failure] = []
+        self.trials: list[Failure] = []  # those that passed included
         self.faults: dict[Fault, None] = {}
         self.notes: list[Finding] = []
 
@@ -135,7 +136,8 @@ class Examination:
             self.say(f"problem {i + 1} of {len(some)}: {case.name}")
             judged = self.judged(case, exact)
             self.problems.append(judged.tried)
-            self.failures += [judged.failure] if judged.failure else []
+            self.trials += [judged.failure] if judged.failure else []
+            self.failures += [judged.failure] if judged.failure and judged.failure.wrong else []
             self.faults |= dict.fromkeys(judged.faults)
 
     def judged(self, given: Case, exact: bool = False) -> JudgedCase:
@@ -172,7 +174,7 @@ class Examination:
         came = {x: v.wrong for x, v in verdicts.items() if not v.passed and x in got.there}
         ratios = {x: max(v.ratio, v.aggregate) for x, v in verdicts.items() if x not in self.without}
         tried = TriedProblem(case.name, case.traits, ratios, passed)
-        failure = Failure(case, got, want, off, came, self.means, self.dtype) if came else None
+        failure = Failure(case, got, want, off, came, self.means, self.dtype)
         return JudgedCase(tried, failure, tuple(extent.meant(outcome.faults, self.without)))
 
     def _zero_scale(self) -> None:
@@ -191,7 +193,7 @@ class Examination:
         """Names; a short format is diagnosed in float32, if it is wrong there too."""
         self.say("which mistake it is")
         if any(f.name in OTHER_NUMBERS for f in self.faults):
-            return [unnamed_finding(min(self.failures, key=lambda f: f.size))]
+            return [without_name(self.trials)]
         if self.reference and not self.reference.plain:
             return [unlike_reference(self.failures, sum(p.judged for p in self.problems), repr(self.reference))]
         e = self
@@ -200,21 +202,15 @@ class Examination:
             wide.means = self.means
             wide.give(cases(self.takes, "float32", self.seed))
             e = wide if wide.failures else self
-        found = replayed(e.failures) or flushed(e.failures) or diagnose(e.failures)
-        if any(map(vague, found)):
-            found = by_trait(found, e.problems, e.failures, e.solves)
-        named = any(x.kind == "mistake" for x in found)
+        more = cases(e.takes, e.dtype, self.seed + 1)
+        found = diagnose(e.trials, more, lambda case: e.judged(case).failure)
+        named = all(x.kind == "mistake" for x in found)
         demanded = self.asked != Conventions(layout=self.asked.layout)
         factor = [x.name for x in found] == ["O_scaled"]  # another function, if its gradients are those of O
-        if named and (demanded or not factor and all(x.kind == "mistake" for x in found)):
+        if named and (demanded or not factor):
             return found
-        other = self._another()  # where names do not explain all, they may fit by chance
-        if other and (other.kind == "unlisted" or not named):
-            return [other]
-        if named:
-            return found
-        exact = any(f.case.traits & {"hard", "uniform"} for f in e.failures)  # no format is short for these
-        return found if exact else low_precision(e.failures) or found
+        other = self._another()
+        return [other] if other and (other.kind == "unlisted" or not named) else found
 
     def _another(self) -> Finding | None:
         """That it is a function that is not in the list, and whether its gradients are those of its output."""
