@@ -83,7 +83,8 @@ class Examination:
         lines = None
         if smallest and self.failures:
             self.say("the smallest failing case")
-            lines = smallest_case(self.candidate, self.means, self.takes, self.dtype, lambda x: not self.solves(x))
+            failed = [(f.case, f.wrong) for f in self.failures]
+            lines = smallest_case(self.candidate, self.means, self.dtype, self.wrong_in, failed)
         self.say("hazards")
         beside = [] if wrong else hazards(self.candidate, self.means)
         beside += [Finding("hazard", f.name, f.sentence) for f in self.faults if f.name in HAZARDS]
@@ -238,6 +239,11 @@ class Examination:
         """Whether it solves a problem that is not counted; also where it does not take it."""
         tried = self.judged(case).tried
         return tried.passed or not tried.ratios
+
+    def wrong_in(self, case: Case) -> dict[str, np.ndarray]:
+        """What is wrong in its answer to a problem that is not counted: for each output, which entries."""
+        failure = self.judged(case).failure
+        return failure.wrong if failure else {}
 
     def _contract(self) -> list[Finding]:
         """Each fault once; numbers that are not finite are judged as numbers."""
