@@ -11,6 +11,7 @@ from typing import Any
 
 from attnmath._examine.contract.candidate import BadDevice, Candidate
 from attnmath._examine.contract.contract import AXIS_ORDERS
+from attnmath._examine.contract.state import given_back
 from attnmath._examine.diagnosis.examination import Examination
 from attnmath._examine.problems.case import USUAL_SCALES, Conventions, scale_number
 from attnmath._examine.report.display import Progress
@@ -69,11 +70,14 @@ def examine(
     say = progress if callable(progress) else Progress(screen if progress is None else progress, screen)
     examination = Examination(candidate, told, seed, say)
     try:
-        report = examination.report(smallest)
+        with given_back():
+            report = examination.report(smallest)
     except BadDevice:
         raise
     except (Exception, SystemExit, GeneratorExit) as error:  # of ours: it says nothing about the function
         report = examination.failed(error)
+    finally:
+        candidate.worker.end()
     say("")
     return replace(report, seconds=time.perf_counter() - began, seed=seed)
 

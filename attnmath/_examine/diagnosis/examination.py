@@ -88,6 +88,7 @@ class Examination:
         self.say("hazards")
         beside = [] if wrong else hazards(self.candidate, self.means)
         beside += [Finding("hazard", f.name, f.sentence) for f in self.faults if f.name in HAZARDS]
+        beside += [Finding("hazard", *said) for said in self.candidate.kept.sentences]
         self.notes += self._not_judged()
         beside += self._unusual()
         found = self._contract() + found + self._refusals()
