@@ -1,19 +1,26 @@
 """What a candidate does to the process that examines it: it is given back, and said; nothing is printed."""
 
+import ctypes
 import locale
+import multiprocessing
 import os
 import random
+import re
+import signal
+import subprocess
 import sys
 import threading
 import time
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
-from attnmath import examine
+from attnmath import examine, examine_layer
+from attnmath._examine.contract import process
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.worker import Patience, Worker
 from candidates import backward, forward
@@ -212,3 +219,118 @@ def test_the_candidate_shares_its_worker_with_itself_in_another_format():
     candidate = Candidate(sdpa, dtype="bfloat16")
     assert candidate.again("float32").worker is candidate.worker
     assert candidate.with_options(mask="attn_mask").kept is candidate.kept
+
+
+# ---- a process of its own -----------------------------------------------------------------------
+
+
+def eating(q, k, v):
+    kept = []
+    while True:
+        kept.append(bytearray(2**26))
+
+
+def holding_the_interpreter(q, k, v):
+    return sum(range(10**12))
+
+
+def crashing(q, k, v):
+    ctypes.string_at(0)
+
+
+def deep(q, k, v):
+    sys.setrecursionlimit(10**9)
+
+    def further(x):
+        return further(x) + 1
+
+    return further(0)
+
+
+def with_a_child(q, k, v):
+    subprocess.Popen(["sleep", "77"])
+    os._exit(5)
+
+
+ENDS = {
+    "exit": (lambda q, k, v: os._exit(7), "ended itself with the exit status 7"),
+    "signal": (crashing, r"signal 11 \(segmentation fault\)"),
+    "abort": (lambda q, k, v: os.abort(), r"signal 6 \(aborted\)"),
+    "loop": (holding_the_interpreter, "no sign of life for 2 s"),
+    "recursion": (deep, "signal|RecursionError|MemoryError|no sign of life|did not come back"),
+    "memory": (eating, "MemoryError"),
+    "child": (with_a_child, "exit status 5"),
+    "stopped": (lambda q, k, v: os.kill(os.getpid(), signal.SIGSTOP), "no sign of life"),
+}
+
+
+@pytest.mark.parametrize("when", ["at first", "in a problem"])
+@pytest.mark.parametrize("name", ENDS)
+def test_what_ends_the_process_is_told(name, when, monkeypatch):
+    monkeypatch.setattr(process, "LEAST", 1.0)
+    monkeypatch.setattr(process, "MEMORY", 2**28)
+    fn, said = ENDS[name]
+
+    def later(q, k, v):
+        return fn(q, k, v) if q.shape[-1] == 64 else forward(q, k, v)
+
+    before = state()
+    report = examine(fn if when == "at first" else later, backward, framework="numpy", seed=0, isolate=True, time_limit=1.0)
+    assert state() == before
+    text = " ".join(str(report).split())
+    assert re.search(said, text) and not (when == "at first" and report.right), text
+    if "process" in text:
+        assert report.verdict == "not judged"
+        assert when == "at first" or re.search("in problem [0-9]+ of", text)
+    for wait in (0.0, 0.1, 1.0):  # who ends may be seen a moment longer
+        time.sleep(wait)
+        left = subprocess.run(["pgrep", "-x", "-f", "sleep 77"], capture_output=True).stdout
+        if not left:
+            break
+    assert left == b""
+
+
+def test_the_report_is_the_same_in_a_process_of_its_own():
+    for fn, back in ((sdpa, None), (forward, backward), (lambda q, k, v: 2 * sdpa(q, k, v), None)):
+        one, two = (replace(examine(fn, back, seed=0, isolate=x), seconds=0.0) for x in (False, True))
+        assert one == two
+
+
+def test_errors_of_the_call_are_those_of_the_call():
+    with pytest.raises(ValueError, match="'masks' is unknown"):
+        examine(sdpa, options=["masks"], isolate=True)
+    with pytest.raises(ValueError, match="device is 'cuda:77'"):
+        examine(sdpa, framework="torch", device="cuda:77", isolate=True)
+
+
+def test_what_is_done_is_said(capfd):
+    said = []
+    assert examine(sdpa, seed=0, isolate=True, progress=said.append).right
+    assert any("problem 3 of" in x for x in said) and capfd.readouterr() == ("", "")
+
+
+def test_a_layer_too():
+    assert examine_layer(torch.nn.MultiheadAttention(12, 3), seed=0, isolate=True).right
+
+    class Crashing(torch.nn.MultiheadAttention):
+        def forward(self, *x, **y):
+            os._exit(3)
+
+    report = examine_layer(Crashing(12, 3), seed=0, isolate=True)
+    assert report.status == 2 and "exit status 3" in report.sentence
+
+
+def test_without_a_copy_functions_are_sent_by_their_names(monkeypatch):
+    monkeypatch.setattr(process, "_context", lambda: multiprocessing.get_context("spawn"))
+    assert examine(sdpa, seed=0, isolate=True, smallest=False).right
+    with pytest.raises(ValueError, match="needs functions that are found in a module"):
+        examine(lambda q, k, v: sdpa(q, k, v), seed=0, isolate=True)
+
+
+def test_an_interrupt_ends_the_process_too(monkeypatch):
+    def interrupted(doing):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        examine(sdpa, seed=0, isolate=True, progress=interrupted)
+    assert multiprocessing.active_children() == []

@@ -11,7 +11,7 @@ import numpy as np
 
 from attnmath._examine.contract import contract
 from attnmath._examine.contract.attempt import Call, Called, ask, reading
-from attnmath._examine.contract.functions import Broken, Fault, libraries_in_order, message
+from attnmath._examine.contract.functions import Broken, Fault, libraries_in_order, message, name_of
 from attnmath._examine.contract.libraries import Numpy, dtype_name, framework
 from attnmath._examine.contract.state import Kept
 from attnmath._examine.contract.worker import Worker
@@ -69,9 +69,7 @@ class Candidate(Called):
             self._use(framework)
 
     def __repr__(self) -> str:
-        fn = self.fn.func if isinstance(self.fn, functools.partial) else self.fn
-        name = getattr(fn, "__name__", None)
-        return name if isinstance(name, str) else type(fn).__name__
+        return name_of(self.fn)
 
     def again(self, dtype: str) -> "Candidate":
         """The same functions with numbers of another format."""

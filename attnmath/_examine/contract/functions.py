@@ -95,6 +95,16 @@ def _suggested(word: str, there: list[str]) -> str:
     return f"; did you mean {alike[0]}?" if alike else ""
 
 
+def name_of(fn: Any) -> str:
+    """The name of a function, or of the class of what is called like one."""
+    fn = fn.func if isinstance(fn, functools.partial) else fn
+    try:
+        name = getattr(fn, "__name__", None)
+    except BaseException:  # its own __getattr__ raises
+        name = None
+    return name if isinstance(name, str) else type(fn).__name__
+
+
 def library_of(x: Any) -> str | None:
     """The library that an object belongs to, by its module's name."""
     module = x.__name__ if isinstance(x, types.ModuleType) else getattr(x, "__module__", None)
