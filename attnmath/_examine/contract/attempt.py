@@ -34,7 +34,7 @@ def reading() -> Iterator[None]:
         yield
     except (Broken, Stop):
         raise
-    except Exception as error:
+    except BaseException as error:
         raise Broken(Fault("type", f"what it returns cannot be read: {message(error)}")) from error
 
 

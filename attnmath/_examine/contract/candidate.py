@@ -11,8 +11,10 @@ import numpy as np
 
 from attnmath._examine.contract import contract
 from attnmath._examine.contract.attempt import Call, Called, ask, reading
-from attnmath._examine.contract.functions import Broken, Fault, Worker, libraries_in_order, message
+from attnmath._examine.contract.functions import Broken, Fault, libraries_in_order, message, name_of
 from attnmath._examine.contract.libraries import Numpy, dtype_name, framework
+from attnmath._examine.contract.state import Kept
+from attnmath._examine.contract.worker import Worker
 from attnmath._examine.problems.case import Answer, Case, Conventions, Sizes
 
 OPTION_WORDS = ("mask", "bias", "causal", "scale", "groups", "dropout", "dropout_mask", "seed")
@@ -60,16 +62,14 @@ class Candidate(Called):
         self.time_limit = time_limit
         self.options = contract.checked_options(options, OPTION_WORDS)
         self.framework, self.given_dtype = framework, None if dtype is None else dtype_name(dtype)
-        self.worker, self.earlier = Worker(), []
+        self.worker, self.kept, self.earlier = Worker(), Kept(), []
         self.misfit: Fault | None = None
         self.sizes: Sizes | None = None  # what detect finds that it takes
         if framework is not None:
             self._use(framework)
 
     def __repr__(self) -> str:
-        fn = self.fn.func if isinstance(self.fn, functools.partial) else self.fn
-        name = getattr(fn, "__name__", None)
-        return name if isinstance(name, str) else type(fn).__name__
+        return name_of(self.fn)
 
     @property
     def forward_only(self) -> bool:
@@ -78,8 +78,10 @@ class Candidate(Called):
 
     def again(self, dtype: str) -> "Candidate":
         """The same functions with numbers of another format."""
-        return Candidate(self.fn, self.backward, options=self.options, framework=self.framework, dtype=dtype,
-                         layout=self.layout, device=self.device, time_limit=self.time_limit)
+        other = Candidate(self.fn, self.backward, options=self.options, framework=self.framework, dtype=dtype,
+                          layout=self.layout, device=self.device, time_limit=self.time_limit)
+        other.worker, other.kept = self.worker, self.kept
+        return other
 
     def with_options(self, **more: Any) -> "Candidate":
         """The same with other keywords for some of our words."""
@@ -173,7 +175,7 @@ class Candidate(Called):
 
     def in_time(self, call: Callable) -> Any:
         """What a call returns, in the candidate's thread and under its library's settings."""
-        return self.worker.call(lambda: self.arrays.inside(call), self.time_limit)
+        return self.worker.call(lambda: self.arrays.inside(lambda: self.kept.around(call)), self.time_limit)
 
     def keywords(self, case: Case, means: Conventions, layout: str) -> dict[str, Any]:
         """The options of a call, by the candidate's own keywords."""

@@ -100,12 +100,14 @@ class Examination:
         plain = self.reference is None or self.reference.plain
         if smallest and self.failures and plain:
             self.say("the smallest failing case")
-            lines = smallest_case(self.candidate, self.means, self.takes, self.dtype, lambda x: not self.solves(x))
+            failed = [(f.case, f.wrong) for f in self.failures]
+            lines = smallest_case(self.candidate, self.means, self.dtype, self.wrong_in, failed)
         self.say("hazards")
         beside = [] if wrong or not plain else hazards(self.candidate, self.means)
         beside += [x for x in self.notes if x.kind == "hazard"]
         self.notes = [x for x in self.notes if x.kind != "hazard"]
         beside += [Finding("hazard", f.name, f.sentence) for f in self.faults if self._harmless(f)]
+        beside += [Finding("hazard", *said) for said in self.candidate.kept.sentences]
         self.notes += extent.not_judged(self.candidate, self.told, self.without)
         beside += [] if self.reference else extent.unusual(self.means, self.told)
         found = self._contract() + found + extent.refusals(self.problems, self.faults)
@@ -250,6 +252,11 @@ class Examination:
         """What is no more than a hazard; NumPy makes float64 of float32 where a number of its own is met."""
         wider = fault.name == "dtype" and self.candidate.framework == "numpy" and " float64," in fault.sentence
         return wider or fault.name in HAZARDS
+
+    def wrong_in(self, case: Case) -> dict[str, np.ndarray]:
+        """What is wrong in its answer to a problem that is not counted: for each output, which entries."""
+        failure = self.judged(case).failure
+        return failure.wrong if failure else {}
 
     def _contract(self) -> list[Finding]:
         """Each fault once; numbers that are not finite are judged as numbers."""

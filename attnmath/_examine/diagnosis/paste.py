@@ -1,14 +1,17 @@
 """A case as lines that can be pasted: imports, inputs, the call, what it gives, what is right."""
 
 import inspect
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from attnmath._examine.contract.attempt import ask
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.contract import scores_axes, to_layout
+from attnmath._examine.contract.functions import Broken
 from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath._examine.problems.steps import Steps
 
@@ -20,26 +23,53 @@ PUBLIC = {"torch._C._nn": "torch.nn.functional", "jax._src.nn.functions": "jax.n
 RETURNED_AS = {"O": "o", "dQ": "dq", "dK": "dk", "dV": "dv", "dB": "db"}
 
 
-def lines_of_case(case: Case, inputs: Sequence[str], candidate: Candidate, means: Conventions, dtype: str) -> str:
-    """The case, made by the lines of inputs, the call, and the entry that is most wrong."""
+def lines_of_case(
+    case: Case, inputs: Sequence[str], candidate: Candidate, means: Conventions, dtype: str,
+    wrong: Mapping[str, np.ndarray] | None = None,
+) -> str:
+    """The case, made by the lines of inputs, the call, and the entry that is most wrong, among those that are."""
     layout, outcome = candidate.layout or means.layout or "bhsd", candidate.run(case, means)
+    case = outcome.case  # some are always causal
     found = [*_import_lines(inputs, candidate, dtype), "", *inputs, ""]
     found += _call(candidate, case, means, layout, dtype)
     if outcome.answer is None:
         return "\n".join([*found, f"# {outcome.refusal.sentence}"])
     want = Steps(case, means).answer()
-    name, at = worst_entry(outcome.answer, want)
+    name, at = worst_entry(outcome.answer, want, wrong)
     mine, theirs = ", ".join(map(str, at)), ", ".join(map(str, _own_index(name, at, layout)))
     found += ["", _right(case, means, name)]
     entry = f"{RETURNED_AS[name]}[{theirs}]"
     entry = f"{entry}.item()" if candidate.library.name == "torch" else f"float({entry})"
     found.append(f'print("{name}[{mine}] is", {entry}, "and should be", float(right[{mine}]))')
     got, right = getattr(outcome.answer, name)[at], getattr(want, name)[at]
-    return "\n".join([*found, f"# {name}[{mine}] is {got:.6g} and should be {right:.6g}"])
+    digits = next((k for k in (6, 9, 12) if f"{got:.{k}g}" != f"{right:.{k}g}"), 17)
+    return "\n".join([*found, f"# {name}[{mine}] is {got:.{digits}g} and should be {right:.{digits}g}"])
 
 
-def worst_entry(got: Answer, want: Answer) -> tuple[str, tuple[int, ...]]:
-    """The letter and the entry that are most wrong, compared with the largest entry."""
+def fails_when_run(text: str, candidate: Candidate) -> bool:
+    """Whether the lines, pasted, print what their last one says: an entry, and another that is right."""
+    said: list[str] = []
+    own = {_called(f, candidate): f for f in (candidate.fn, candidate.backward) if f is not None}
+    names = {k: f for k, f in own.items() if f"# {k} is your own function" in text}
+    names |= {"print": lambda *x: said.append(" ".join(map(str, x)))}
+    try:
+        candidate.in_time(lambda: ask(exec, text, names))
+    except Broken:
+        return False
+    read = re.compile(r"#? ?(\w+\[.*?\]) is (\S+) and should be (\S+)")
+    one, other = (read.fullmatch(line) for line in (" ".join(said), text.splitlines()[-1]))
+    if one is None or other is None or one[1] != other[1]:
+        return False
+    (got, right), (first, second) = ((float(x[2]), float(x[3])) for x in (one, other))
+    apart = abs(first - second) / 8 if np.isfinite(first - second) else 0.0
+    near = all(a == b or a != a and b != b or abs(a - b) <= apart for a, b in ((got, first), (right, second)))
+    return near and got != right
+
+
+def worst_entry(
+    got: Answer, want: Answer, wrong: Mapping[str, np.ndarray] | None = None
+) -> tuple[str, tuple[int, ...]]:
+    """The letter and the entry that are most wrong, compared with the largest entry; of those that are wrong."""
     found = []
     for name in RETURNED_AS:
         a, b = got.there.get(name), want.there.get(name)
@@ -47,6 +77,7 @@ def worst_entry(got: Answer, want: Answer) -> tuple[str, tuple[int, ...]]:
             with np.errstate(all="ignore"):
                 error = np.where(a == b, 0.0, np.abs(a - b) / (np.abs(b).max(initial=0.0) or 1.0))
             error = np.where(np.isnan(error), np.inf, error)
+            error = error if wrong is None else np.where(wrong.get(name, False), error, -1.0)
             at = np.unravel_index(int(error.argmax()), error.shape)
             found.append((float(error[at]), name, tuple(map(int, at))))
     _, name, place = max(found)
