@@ -30,7 +30,8 @@ DEMANDS = {
 def examine(
     fn: Callable[..., Any], backward: Callable[..., Any] | None = None, *,
     options: Mapping[str, Any] | Iterable[str] | None = None, conventions: Mapping[str, str] | None = None,
-    dtype: Any = None, framework: str | None = None, layout: str | None = None, device: Any = None,
+    sizes: Mapping[str, int] | None = None, dtype: Any = None, framework: str | None = None,
+    layout: str | None = None, device: Any = None,
     seed: int | None = None, time_limit: float = 30.0, smallest: bool = True,
     progress: bool | Callable[[str], None] | None = None,
 ) -> Report:
@@ -43,7 +44,8 @@ def examine(
     what fn can take, by its own keywords: a mapping from "mask", "bias", "causal", "scale",
     "groups", "dropout", "dropout_mask" and "seed" to their names. conventions is what is
     demanded of it: "layout", "mask", "causal", "groups", "scale", "empty"; what is not
-    demanded is found out, and stated in the report. dtype is float64, float32, bfloat16 or
+    demanded is found out, and stated in the report. sizes says which sizes it takes alone, as
+    {"n": 64, "d_k": 32, "H": 8}; what is not said is found out. dtype is float64, float32, bfloat16 or
     float16; without it float32, and float64 for NumPy. A call that takes longer than
     time_limit seconds counts as one that hangs. With smallest=False the smallest failing
     case is not looked for. progress=None tells on a terminal how far it is; a function is
@@ -63,7 +65,7 @@ def examine(
     began = time.perf_counter()
     told = _demanded(conventions, layout)
     candidate = Candidate(fn, backward, options=options, framework=framework, dtype=dtype,
-                          layout=told.layout, device=device, time_limit=time_limit)
+                          layout=told.layout, device=device, time_limit=time_limit, sizes=sizes)
     seed = secrets.randbits(31) if seed is None else _whole_number(seed)
     screen = sys.stderr.isatty()
     say = progress if callable(progress) else Progress(screen if progress is None else progress, screen)

@@ -11,9 +11,10 @@ import numpy as np
 
 from attnmath._examine.contract import contract
 from attnmath._examine.contract.attempt import Call, Called, ask, reading
-from attnmath._examine.contract.functions import Broken, Fault, Worker, libraries_in_order, message
+from attnmath._examine.contract.functions import Broken, Fault, Worker, guess, libraries_in_order, message
 from attnmath._examine.contract.libraries import Numpy, dtype_name, framework
 from attnmath._examine.problems.case import Answer, Case, Conventions, Sizes
+from attnmath._examine.problems.taken import ANY, checked_sizes
 
 OPTION_WORDS = ("mask", "bias", "causal", "scale", "groups", "dropout", "dropout_mask", "seed")
 
@@ -54,6 +55,7 @@ class Candidate(Called):
         self, fn: Callable, backward: Callable | None = None, *,
         options: Mapping[str, Any] | Iterable[str] | None = None, framework: str | None = None, dtype: Any = None,
         layout: str | None = None, device: Any = None, time_limit: float = 30.0,
+        sizes: Mapping[str, int] | None = None,
     ) -> None:
         contract.check_candidate(fn, backward, layout, time_limit)
         self.fn, self.backward, self.layout, self.device = fn, backward, layout, device
@@ -62,7 +64,11 @@ class Candidate(Called):
         self.framework, self.given_dtype = framework, None if dtype is None else dtype_name(dtype)
         self.worker, self.earlier = Worker(), []
         self.misfit: Fault | None = None
-        self.sizes: Sizes | None = None  # what detect finds that it takes
+        self.told_sizes = checked_sizes(sizes)
+        if self.told_sizes.get("G") not in (None, self.told_sizes.get("H")):
+            self.options.setdefault("groups", None)
+        self.sizes: Sizes | None = None  # some that detect finds that it takes
+        self.taken = ANY  # all that it found of sizes
         if framework is not None:
             self._use(framework)
 
@@ -73,8 +79,19 @@ class Candidate(Called):
 
     def again(self, dtype: str) -> "Candidate":
         """The same functions with numbers of another format."""
-        return Candidate(self.fn, self.backward, options=self.options, framework=self.framework, dtype=dtype,
-                         layout=self.layout, device=self.device, time_limit=self.time_limit)
+        other = Candidate(self.fn, self.backward, options=self.options, framework=self.framework, dtype=dtype,
+                          layout=self.layout, device=self.device, time_limit=self.time_limit)
+        other.told_sizes, other.sizes, other.taken = self.told_sizes, self.sizes, self.taken
+        return other
+
+    def stated(self, sizes: Sizes) -> Sizes:
+        """These sizes, but those that were stated."""
+        told = dict(self.told_sizes)
+        if sizes.square and len(lengths := {"n", "m"} & set(told)) == 1:
+            told |= dict.fromkeys("nm", told[lengths.pop()])
+        if sizes.d_k == sizes.d_v and "d_k" in told:
+            told.setdefault("d_v", told["d_k"])
+        return replace(sizes, **told)
 
     def with_options(self, **more: Any) -> "Candidate":
         """The same with other keywords for some of our words."""
@@ -121,6 +138,10 @@ class Candidate(Called):
             if fault.name == "hangs":
                 break
         self.framework, first = None, told[0][1]
+        named = guess(self.fn)
+        if first.name == "raises" and len(named) == 1 and names[0] == named[0]:  # it may be the sizes
+            self._use(names[0])
+            return
         if first.name == "hangs" or all(fault.sentence == first.sentence for _, fault in told):
             self.misfit = first
         else:

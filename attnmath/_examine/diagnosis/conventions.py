@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 
 from attnmath._examine.contract.candidate import Candidate
-from attnmath._examine.contract.contract import AXIS_ORDERS
-from attnmath._examine.contract.functions import Fault
 from attnmath._examine.diagnosis import probes
 from attnmath._examine.diagnosis.probes import Reading
+from attnmath._examine.diagnosis.takes import failed, read_sizes, square_with
 from attnmath._examine.problems.case import Case, Conventions, Rng, Sizes
-from attnmath._examine.problems.steps import Steps
 from attnmath._examine.report.report import Finding
 
 NEED_NO_OPTION = "scale", "empty", "inside"  # these can be read off any candidate
@@ -27,52 +25,19 @@ def detect(candidate: Candidate, told: Conventions | None = None) -> tuple[Conve
     None stays where nothing can be told: where the candidate has no such option, or fails.
     """
     told = told or Conventions()
-    means, sizes, findings = _read_layout(candidate, told.told(layout=told.layout or candidate.layout))
+    means, sizes, findings = read_sizes(candidate, told.told(layout=told.layout or candidate.layout))
     if sizes is None:
         return means, findings
     candidate.sizes = sizes
     for name, read in READERS.items():
         if getattr(means, name, None) is None and (name in NEED_NO_OPTION or name in candidate.options):
             found, more = read(candidate, means, sizes, np.random.default_rng(1))
+            if not sizes.square and any(x.kind == "contract" for x in more):  # it may take n = m alone, with this
+                found, more = read(candidate, means, replace(sizes, n=sizes.m), np.random.default_rng(1))
             means = means.told(**{name: found})
             findings += more
+    candidate.taken = replace(candidate.taken, square_with=square_with(candidate, means, sizes))
     return means, findings
-
-
-def _read_layout(candidate: Candidate, means: Conventions) -> tuple[Conventions, Sizes | None, list[Finding]]:
-    """The layout, the sizes that the candidate takes, and whether it is causal unasked."""
-    layouts = [means.layout] if means.layout else AXIS_ORDERS
-    errors: dict[str, Fault] = {}
-    for sizes in probes.TRIED:
-        case = probes.hard(sizes, np.random.default_rng(0))
-        found = []
-        for layout in layouts:
-            outcome = candidate.run(case, means.told(layout=layout), forward=True)
-            if outcome.answer is None:
-                errors.setdefault(layout, outcome.refusal)
-                if outcome.refusal.name in ("hangs", "framework"):
-                    return means, None, [_failed(outcome.refusal)]
-                continue
-            causal = {a: replace(case, causal=True) for a in ("upper_left", "lower_right")}
-            forms = {None: Steps(case).O} | {a: Steps(x, Conventions(causal=a)).O for a, x in causal.items()}
-            for always, want in forms.items():
-                found.append((probes.right_rows(outcome.answer.O, want).mean(), layout, always))
-        if found:
-            best = max(score for score, *_ in found)
-            _, layout, always = next(row for row in found if row[0] == best)
-            means = means.told(layout=layout)
-            if always is None or best < 1 or "causal" in candidate.options:
-                return means, sizes, []
-            candidate.options["causal"] = True
-            title, cure = "it is causal without being asked", 'options={"causal": True} says that it is meant'
-            said = Finding("convention", "always_causal", title, cure=cure)
-            return means.told(causal=means.causal or always), sizes, [said]
-    first = "bhsd" if "bhsd" in errors else next(iter(errors))
-    return means, None, [_failed(errors[first])]
-
-
-def _failed(fault: Fault) -> Finding:
-    return Finding("contract", fault.name, fault.sentence)
 
 
 def _pattern(candidate: Candidate, means: Conventions, case: Case) -> np.ndarray | None:
@@ -100,7 +65,7 @@ def _read_mask(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng)
             seen, hidden = W > W.max(-1, keepdims=True) / 2, np.broadcast_to(~keep, W.shape)
             scores[kind] = (seen == keep).all(-1).mean(), (W[hidden] == 0).mean()
     if not scores:
-        return None, [_failed(candidate.run(case, means.told(mask="keep"), forward=True).refusal)]
+        return None, [failed(candidate.run(case, means.told(mask="keep"), forward=True).refusal)]
     best = max(scores, key=scores.__getitem__)
     if scores[best][0] > 0.5:
         return best, []
@@ -150,17 +115,21 @@ def _agreement(seen: np.ndarray, offset: int) -> float:
 
 def _read_groups(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> Reading:
     """Which head of keys and values each query head reads."""
-    H, G = 6, 3
+    H, G = (sizes.H, sizes.G) if sizes.G else (6, 3)
+    if "H" in dict(candidate.taken.only) and not sizes.G:
+        H, G = sizes.H, max(1, sizes.H // 2)
+    if H == G:
+        return None, []
     case = probes.small_problem(replace(sizes, H=H), rng, G=G)
     V = np.broadcast_to(np.arange(1.0, G + 1)[:, None, None], case.V.shape)
     outcome = candidate.run(replace(case, V=np.array(V)), means, forward=True)
     if outcome.answer is None:
-        return None, [_failed(outcome.refusal)]
+        return None, [failed(outcome.refusal)]
     read = np.rint(np.median(outcome.answer.O, axis=(0, 2, 3))).astype(int) - 1
     maps: dict[str, Callable] = {"blocks": lambda h: h // (H // G), "interleaved": lambda h: h % G}
     right = {name: sum(read[h] == f(h) for h in range(1, H - 1)) for name, f in maps.items()}
     best = max(right, key=right.__getitem__)
-    if right[best] >= 3:
+    if right[best] >= 3 or right[best] == H - 2:
         return best, []
     title = "query heads read other heads of keys and values than h // (H/G) or h mod G"
     return None, [_unexplained("groups", title, f"H = {H}, G = {G}: the heads read are {read.tolist()}")]

@@ -64,12 +64,14 @@ class Examination:
         self.means, self.notes = detect(self.candidate, self.told)
         if self.dtype != "float64":  # a float64 program may have a float32 softmax; else short is short
             self.means = replace(self.means, inside=self.told.inside)
+        if self.candidate.sizes is not None:
+            self.notes.insert(0, Finding("convention", "takes", f"takes {self.candidate.taken.words}"))
         if self.means.layout is None and any(x.kind == "contract" for x in self.notes):
             return self._report("not judged", [])
         self.faults |= dict.fromkeys(broken_habits(self.candidate, self.means))
         self.say("problems without rounding")
-        self.give(exact_cases(self.takes, self.dtype, self.seed), exact=True)
-        self.give(cases(self.takes, self.dtype, self.seed))
+        self.give(exact_cases(self.takes, self.dtype, self.seed, self.candidate.taken), exact=True)
+        self.give(cases(self.takes, self.dtype, self.seed, self.candidate.taken))
         if not any(p.passed or p.ratios for p in self.problems):
             return self._report("not judged", self._contract() + self._refusals())
         self._options_refused()
@@ -146,10 +148,6 @@ class Examination:
 
     def judged(self, case: Case, exact: bool = False) -> JudgedCase:
         """One problem: what came, beside what is right and how far off it may be."""
-        taken = self.candidate.sizes
-        if taken is not None and taken.square and case.sizes["n"] != case.sizes["m"]:
-            note = "of the sizes that were tried it takes n = m alone"
-            return JudgedCase(TriedProblem(case.name, case.traits, {}, False, note), None, ())
         outcome = self.candidate.run(case, self.means)
         if outcome.answer is None:
             fault = outcome.refusal
@@ -190,7 +188,7 @@ class Examination:
         if self.dtype in ("bfloat16", "float16"):
             wide = Examination(self.candidate.again("float32"), self.told, self.seed, self.say)
             wide.means = self.means
-            wide.give(cases(self.takes, "float32", self.seed))
+            wide.give(cases(self.takes, "float32", self.seed, self.candidate.taken))
             e = wide if wide.failures else self
         found = replayed(e.failures) or flushed(e.failures) or diagnose(e.failures)
         if any(map(vague, found)):
@@ -221,7 +219,7 @@ class Examination:
         other = own_output.reference(self.candidate, self.means, some)
         short = unit_roundoff(self.dtype) > unit_roundoff("float32")
         one = self.candidate.again("float32") if short and other else self.candidate
-        count = own_output.other_function(one, self.means, cases((), one.dtype, self.seed))
+        count = own_output.other_function(one, self.means, cases((), one.dtype, self.seed, one.taken))
         if count is None:
             return None
         where = f"its output is not that of attention in {count}"

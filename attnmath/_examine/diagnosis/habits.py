@@ -128,6 +128,8 @@ def _ordered(candidate: Candidate, means: Conventions, sizes: Sizes) -> list[Fau
     if answer is None or any(getattr(answer, name) is None for name in GRADIENT_LETTERS):
         return []
     got = [getattr(answer, name) for name in GRADIENT_LETTERS]
+    if len({x.shape for x in got}) > 1:
+        return []
     for order in itertools.permutations(range(3)):
         near = [largest(Answer(getattr(want, GRADIENT_LETTERS[i])), Answer(x)) < 0.05 for x, i in zip(got, order)]
         if all(near) and order != (0, 1, 2):

@@ -150,6 +150,12 @@ class Sizes:
     m: int = 7
     d_k: int = 16
     d_v: int = 24
+    G: int | None = None  # as many as there are query heads
+
+    @property
+    def seven(self) -> "SevenSizes":
+        """b, H, G, n, m, d_k, d_v."""
+        return self.b, self.H, self.G or self.H, self.n, self.m, self.d_k, self.d_v
 
     @property
     def square(self) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from attnmath._examine.problems.case import Case, Draft, Rng, settings_for, traits_of
+from attnmath._examine.problems.taken import ANY, Taken
 from attnmath.rounding.formats import nearest
 
 Numbers = tuple[np.ndarray, ...]  # Q, K, V, dO
@@ -143,10 +144,10 @@ SETTINGS = [
 ]
 
 
-def cases(options: Collection[str], dtype: str, seed: int) -> list[Case]:
-    """The problems of the list that the candidate can be given, the small ones first."""
+def cases(options: Collection[str], dtype: str, seed: int, taken: Taken = ANY) -> list[Case]:
+    """The problems of the list that the candidate can be given, the small ones first, of sizes that it takes."""
     rng = np.random.default_rng([seed, 2])
-    return [drawn_case(setting, dtype, rng) for setting in settings_for(SETTINGS, options)]
+    return [drawn_case(setting, dtype, rng) for setting in taken.drafts(settings_for(SETTINGS, options))]
 
 
 def drawn_case(setting: Draft, dtype: str, rng: Rng) -> Case:
