@@ -10,7 +10,7 @@ from numbers import Integral
 from typing import Any
 
 from attnmath._examine.contract.candidate import BadDevice, Candidate
-from attnmath._examine.contract.contract import AXIS_ORDERS
+from attnmath._examine.contract.contract import AXIS_ORDERS, MASK_FORMS, SCORES_AXES
 from attnmath._examine.diagnosis.examination import Examination
 from attnmath._examine.problems.case import USUAL_SCALES, Conventions, scale_number
 from attnmath._examine.report.display import Progress
@@ -18,7 +18,9 @@ from attnmath._examine.report.report import Report
 
 DEMANDS = {
     "layout": AXIS_ORDERS,
-    "mask": ("keep", "drop", "add"),
+    "mask": tuple(MASK_FORMS),
+    "mask_axes": SCORES_AXES[1:],
+    "bias_axes": SCORES_AXES[1:],
     "causal": ("upper_left", "lower_right"),
     "groups": ("blocks", "interleaved", "none"),
     "scale": tuple(USUAL_SCALES),

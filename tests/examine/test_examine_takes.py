@@ -144,3 +144,96 @@ def test_square_with_a_mask_alone():
     assert report.right and takes(report) == "n = m only with mask" and all(p.passed for p in report.problems)
     assert any("n != m" in p.traits for p in report.problems)
     assert not any({"n != m", "mask"} <= p.traits for p in report.problems)
+
+
+# ---- masks -------------------------------------------------------------------------------------
+
+
+def masked(hide):
+    """Attention whose scores a mask changes in this way."""
+
+    def attention(q, k, v, mask=None):
+        A = q @ k.mT / math.sqrt(q.shape[-1])
+        return (A if mask is None else hide(A, mask)).softmax(-1) @ v
+
+    return attention
+
+
+def shaped(letters, hide):
+    """The same for a mask of this shape alone."""
+
+    def other(A, mask):
+        sizes = dict(zip("bhnm", A.shape))
+        assert tuple(mask.shape) == tuple(sizes.get(letter, 1) for letter in letters)
+        view = [sizes[letter] if letter in letters else 1 for letter in "bhnm"]
+        return hide(A, mask.reshape(view))
+
+    return other
+
+
+def filled(A, mask):
+    return A.masked_fill(~mask, -math.inf)
+
+
+FORMS = {
+    "keep": filled,
+    "drop": lambda A, mask: A.masked_fill(mask, -math.inf),
+    "add": lambda A, mask: A + mask,
+    "keep as numbers": lambda A, mask: A + (1.0 - mask) * -1e4,
+    "drop as numbers": lambda A, mask: A + mask * -1e9 if mask.is_floating_point() else 1 / 0,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("axes", ["bm", "nm", "bnm", "b1m", "b11m", "b1nm", "bhnm"])
+def test_masks_are_found(axes, form):
+    report = examine(masked(shaped(axes, FORMS[form])), options=["mask"], seed=1, smallest=False)
+    assert report.right and all(p.passed for p in report.problems), str(report)
+    assert (report.conventions.mask, report.conventions.mask_axes) == (form, axes)
+    assert f"masks of the axes {' '.join(axes)}" in takes(report)
+    assert sum("mask" in p.traits for p in report.problems) > 4
+
+
+@pytest.mark.parametrize("fill", [-1e4, -1e9, torch.finfo(torch.float32).min])
+def test_a_large_number_is_no_mistake(fill):
+    report = examine(masked(lambda A, mask: A.masked_fill(~mask, fill)), options=["mask"], seed=1, smallest=False)
+    assert report.right and report.conventions.empty.startswith("uniform")
+    added = masked(lambda A, mask: A + torch.where(mask, 0.0, fill))
+    assert examine(added, options=["mask"], seed=1, smallest=False).right
+
+
+def test_a_mask_that_is_taken_and_spoiled_is_a_mistake():
+    for hide in (lambda A, mask: A.masked_fill(~mask, -5.0), lambda A, mask: A.masked_fill(~mask.roll(1, -1), -math.inf)):
+        assert examine(masked(shaped("bm", hide)), options=["mask"], seed=1, smallest=False).wrong
+
+
+def test_biases_of_their_own_axes():
+    def attention(q, k, v, bias=None):
+        A = q @ k.mT / math.sqrt(q.shape[-1])
+        if bias is not None:
+            assert bias.shape == A.shape[1:]
+            A = A + bias[None]
+        return A.softmax(-1) @ v
+
+    report = examine(attention, options=["bias"], seed=1, smallest=False)
+    assert report.right and all(p.passed for p in report.problems) and report.conventions.bias_axes == "hnm"
+
+
+def test_of_several_results_the_output_is_judged():
+    def attention(q, k, v):
+        P = torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -1)
+        return P @ v, P
+
+    report = examine(attention, seed=1, smallest=False)
+    assert report.right and takes(report) == "any sizes; returns a tuple of 2, of which the output is judged"
+
+
+def test_a_scale_of_zero_is_a_hazard():
+    report = examine(lambda q, k, v, scale=None: plain(q, k, v, scale or None), options=["scale"], seed=1,
+                     smallest=False)
+    assert report.right and [h.name for h in report.hazards] == ["scale_of_zero"]
+
+
+def test_no_more_queries_than_keys():
+    report = examine(only(lambda q, k, v: q.shape[-2] <= k.shape[-2]), seed=1, smallest=False)
+    assert report.right and takes(report) == "n up to m" and all(p.passed for p in report.problems)

@@ -59,7 +59,7 @@ class Candidate(Called):
     ) -> None:
         contract.check_candidate(fn, backward, layout, time_limit)
         self.fn, self.backward, self.layout, self.device = fn, backward, layout, device
-        self.time_limit = time_limit
+        self.time_limit, self.output = time_limit, contract.Output(fn)
         self.options = contract.checked_options(options, OPTION_WORDS)
         self.framework, self.given_dtype = framework, None if dtype is None else dtype_name(dtype)
         self.worker, self.earlier = Worker(), []
@@ -83,6 +83,12 @@ class Candidate(Called):
                           layout=self.layout, device=self.device, time_limit=self.time_limit)
         other.told_sizes, other.sizes, other.taken = self.told_sizes, self.sizes, self.taken
         return other
+
+    @property
+    def words(self) -> str:
+        """What it was found to take, and what it returns beside its output."""
+        beside = f"; returns {self.output.beside}, of which the output is judged" if self.output.beside else ""
+        return f"takes {self.taken.words}{beside}"
 
     def stated(self, sizes: Sizes) -> Sizes:
         """These sizes, but those that were stated."""
@@ -166,10 +172,11 @@ class Candidate(Called):
             case = Case(one, one, one, one)
             args = [lib.array(contract.to_layout(x, layout)) for x in (case.Q, case.K, case.V)]
             options, _ = self.own_keywords(case, Call(Conventions(), layout))
+            self.output.shape = tuple(args[2].shape)
             if self.backward is None and lib.name != "numpy":
-                O, _ = ask(lib.differentiated, self.fn, args, options, None)
+                O, _ = ask(lib.differentiated, self.output, args, options, None)
             else:
-                O = ask(lib.called, self.fn, args, options)
+                O = ask(lib.called, self.output, args, options)
             with reading():
                 if not lib.is_array(O):
                     raise Broken(Fault("type", f"it returns {contract.kind(O)}"))

@@ -65,7 +65,7 @@ class Examination:
         if self.dtype != "float64":  # a float64 program may have a float32 softmax; else short is short
             self.means = replace(self.means, inside=self.told.inside)
         if self.candidate.sizes is not None:
-            self.notes.insert(0, Finding("convention", "takes", f"takes {self.candidate.taken.words}"))
+            self.notes.insert(0, Finding("convention", "takes", self.candidate.words))
         if self.means.layout is None and any(x.kind == "contract" for x in self.notes):
             return self._report("not judged", [])
         self.faults |= dict.fromkeys(broken_habits(self.candidate, self.means))

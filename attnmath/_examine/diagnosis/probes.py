@@ -163,7 +163,8 @@ def read_empty(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng)
     traits = frozenset({"empty row"})
     if "mask" in candidate.options:
         keep = np.ones((sizes.b, 1, sizes.n, sizes.m), bool)
-        keep[:, :, 0] = False
+        keep[:1] = False if "n" not in (means.mask_axes or "n") else keep[:1]
+        keep[:, :, 0] &= "n" not in (means.mask_axes or "n")
         case = small_problem(sizes, rng, keep=keep, traits=traits)
     elif "causal" in candidate.options and means.causal == "lower_right" and not sizes.square:
         case = small_problem(replace(sizes, n=sizes.m, m=sizes.n), rng, causal=True, traits=traits)
@@ -172,13 +173,14 @@ def read_empty(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng)
     answer = candidate.run(case, means).answer or candidate.run(case, means, forward=True).answer
     if answer is None:
         return read_empty(candidate, means, replace(sizes, n=sizes.m), rng) if sizes.n < sizes.m else (None, [])
-    row, mean = answer.O[:, :, 0], case.V.mean(2)
+    hidden = np.s_[:1] if "n" not in (means.mask_axes or "n") else np.s_[:]  # one item, or a row of each
+    row, mean = answer.O[hidden, :, 0], case.V.mean(2)[hidden]
     if np.isnan(row).any():
         return "nan", []
     if not row.any():
         return "zero", []
     if np.abs(row - mean).max() < 1:
-        flows = answer.dQ is not None and answer.dQ[:, :, 0].any()
+        flows = answer.dQ is not None and answer.dQ[hidden, :, 0].any()
         return "uniform with gradient" if flows else "uniform", []
     title = "a row whose keys are all hidden gives neither zero, nor the mean of the values, nor NaN"
     return None, [Finding("unnamed", "empty_unexplained", title)]

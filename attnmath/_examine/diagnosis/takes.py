@@ -196,7 +196,10 @@ def _limits(ask: Asking) -> tuple[Sizes, Taken]:
     for letter in alone:
         if letter not in only:
             _stepped(ask, (letter,), only, multiples)
-    taken = Taken(square, same_width, tuple(only.items()), tuple(multiples.items()), _most(ask, only, multiples))
+    most = _most(ask, only, multiples)
+    more = multiples.get("n", 1)
+    at_most = not square and "n" not in only and not ask.with_(("n",), (s.m // more + 1) * more)
+    taken = Taken(square, at_most, same_width, tuple(only.items()), tuple(multiples.items()), most)
     b, H, G, n, m, d_k, d_v = taken.sizes(Sizes().seven)
     small = Sizes(b, H, n, m, d_k, d_v, None if G == H else G)
     return (small if ask.takes(small) else s), taken

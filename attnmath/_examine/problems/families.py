@@ -125,7 +125,6 @@ SETTINGS = [
     Draft("gaussian, everything", (2, 6, 2, 7, 11, 16, 16), mask="heads", causal=True, bias="all", scale=0.3),
     Draft("gaussian, scale", (2, 3, 3, 5, 7, 16, 16), scale=0.3),
     Draft("gaussian, negative scale", (2, 3, 3, 5, 7, 16, 16), scale=-0.3),
-    Draft("gaussian, scale 0", (2, 3, 3, 5, 7, 16, 16), scale=0.0),
     Draft("gaussian, dropout", (2, 3, 3, 5, 7, 16, 16), rho=0.25),
     Draft("peaked", (2, 3, 3, 7, 11, 16, 16)),
     Draft("offset", (2, 3, 3, 7, 11, 16, 16)),

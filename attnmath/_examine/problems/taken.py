@@ -15,11 +15,14 @@ class Taken:
     """The sizes that a function takes; what is not said of a size may be any."""
 
     square: bool = False  # as many queries as keys alone
+    at_most: bool = False  # n up to m alone
     same_width: bool = False  # d_v = d_k alone
     only: tuple[tuple[str, int], ...] = ()  # a size that may be this alone
     multiples: tuple[tuple[str, int], ...] = ()
     most: int | None = None  # queries or keys
     square_with: frozenset[str] = frozenset()  # options with which n = m alone
+    mask_axes: str | None = None  # as in Conventions
+    bias_axes: str | None = None
 
     def sizes(self, asked: SevenSizes, options: Collection[str] = ()) -> SevenSizes:
         """The sizes nearest to those that are asked for."""
@@ -34,6 +37,8 @@ class Taken:
             s |= {letter: min(s[letter], self.most) for letter in LENGTHS}
         if self.square or self.square_with & set(options):
             s["n"] = s["m"] = max(s["n"], s["m"])
+        if self.at_most:
+            s["n"] = min(s["n"], s["m"])
         if self.same_width:
             s["d_v"] = s["d_k"]
         heads, groups = only.get("H", s["H"]), s["H"] // s["G"]
@@ -47,7 +52,12 @@ class Taken:
 
     def draft(self, draft: Draft) -> Draft | None:
         """The draft with sizes that are taken; its name then says them. None if it is no longer what it was."""
-        sizes = self.sizes(draft.sizes, draft.needs)
+        sizes, mask, bias = self.sizes(draft.sizes, draft.needs), draft.mask, draft.bias
+        if mask and self.mask_axes:
+            mask = _on_axes(mask, self.mask_axes)
+        if bias and self.bias_axes:
+            bias = _on_axes(bias, self.bias_axes)
+        draft = replace(draft, mask=mask, bias=bias) if (mask, bias) != (draft.mask, draft.bias) else draft
         if sizes == draft.sizes:
             return draft
         said = ", ".join(f"{letter} {x}" for letter, x in zip(SIZE_LETTERS, sizes) if letter not in "bHG")
@@ -56,13 +66,13 @@ class Taken:
 
     def drafts(self, drafts: Collection[Draft]) -> list[Draft]:
         """Those that can be made, each once."""
-        made = [self.draft(draft) for draft in drafts]
-        return list(dict.fromkeys(x for x in made if x is not None))
+        kept = [x for x in map(self.draft, drafts) if x is not None and x.mask != "" and x.bias != ""]
+        return list({replace(x, name=x.name.split(",")[0]): x for x in reversed(kept)}.values())[::-1]
 
     @property
     def words(self) -> str:
         """In words, as they follow "takes"."""
-        said = ["n = m only"] if self.square else []
+        said = ["n = m only"] if self.square else ["n up to m"] if self.at_most else []
         if alone := sorted(self.square_with):
             said.append(f"n = m only with {' and '.join(alone)}")
         if self.most:
@@ -74,7 +84,23 @@ class Taken:
         said += [f"{letter} = {x}" for letter, x in self.only if not (letter == "G" and ("H", x) in self.only)]
         if self.same_width and "d_v" not in dict(self.only):
             said.append("d_v = d_k only")
-        return ", ".join(said) or "any sizes"
+        said = said or ["any sizes"]
+        said += [f"{what}s of the axes {' '.join(axes)}" for what, axes in
+                 (("mask", self.mask_axes), ("bias", self.bias_axes)) if axes]
+        return ", ".join(said).replace("biass", "biases")
+
+
+def _on_axes(kind: str, axes: str) -> str:
+    """The kind of mask or bias, of those that differ along these axes alone, that is nearest; "" for none."""
+    own = {"all": "bhn", "heads": "hn", "hidden": "hn", "batch": "bn", "shared": "n", "empty": "n", "padding": "b"}
+    kept = "".join(letter for letter in own[kind] if letter in axes)
+    if kept == own[kind]:
+        return kind
+    if kind == "hidden":
+        return ""
+    if "n" not in axes:
+        return "" if "b" not in axes else "padding of all" if kind == "empty" else "padding"
+    return {"bhn": "all", "hn": "heads", "bn": "batch"}.get(kept, "shared")
 
 
 ANY = Taken()
