@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from attnmath._examine.contract.candidate import BadDevice, Candidate
-from attnmath._examine.contract.contract import AXIS_ORDERS, check_candidate
+from attnmath._examine.contract.contract import AXIS_ORDERS, MASK_FORMS, SCORES_AXES, check_candidate
 from attnmath._examine.contract.functions import name_of
 from attnmath._examine.contract.process import judged_apart
 from attnmath._examine.contract.state import given_back
@@ -26,7 +26,9 @@ from attnmath._examine.report.report import Report
 
 DEMANDS = {
     "layout": AXIS_ORDERS,
-    "mask": ("keep", "drop", "add"),
+    "mask": tuple(MASK_FORMS),
+    "mask_axes": SCORES_AXES[1:],
+    "bias_axes": SCORES_AXES[1:],
     "causal": ("upper_left", "lower_right"),
     "groups": ("blocks", "interleaved", "none"),
     "scale": tuple(USUAL_SCALES),
@@ -38,7 +40,7 @@ DEMANDS = {
 def examine(
     fn: Callable[..., Any], backward: Callable[..., Any] | None = None, *,
     options: Mapping[str, Any] | Iterable[str] | None = None, conventions: Mapping[str, str] | None = None,
-    reference: Any = None, scale: str | float | None = None,
+    reference: Any = None, scale: str | float | None = None, sizes: Mapping[str, int] | None = None,
     without: Iterable[str] = (), dtype: Any = None,
     framework: str | None = None, layout: str | None = None, device: Any = None,
     seed: int | None = None, time_limit: float = 30.0, smallest: bool = True,
@@ -54,6 +56,7 @@ def examine(
     "groups", "dropout", "dropout_mask" and "seed" to their names. conventions is what is
     demanded of it: "layout", "mask", "causal", "groups", "scale", "empty"; what is not
     demanded is found out, and stated in the report; scale=1 or scale="1/d_k" demands a scale.
+    sizes says which sizes it takes alone, as {"n": 64, "d_k": 32, "H": 8}; what is not said is found out.
     without names what is not meant to be there: gradients, as "dV", and keywords of fn that are
     no options. reference is your own plain function, whatever it computes, called as fn is, or a
     pair of it and its backward: fn has to agree with what it gives in float64. dtype is float64,
@@ -83,7 +86,7 @@ def examine(
     screen = sys.stderr.isatty()
     say = progress if callable(progress) else Progress(screen if progress is None else progress, screen)
     how = dict(options=options, framework=framework, dtype=dtype, layout=told.layout, device=device)
-    how |= dict(time_limit=time_limit)
+    how |= dict(time_limit=time_limit, sizes=sizes)
     given = None if reference is None else checked_reference(reference)
     work = partial(_examined, fn, backward, how, told, seed, smallest, _words(without), given)
     report = judged_apart(work, name_of(fn), time_limit, say) if isolate else work(say)

@@ -76,12 +76,14 @@ class Examination:
             self.notes = [x for x in self.notes if x.kind in ("contract", "convention")]
         if self.dtype != "float64":  # a float64 program may have a float32 softmax; else short is short
             self.means = replace(self.means, inside=self.told.inside)
+        if self.candidate.sizes is not None:
+            self.notes.insert(0, Finding("convention", "takes", self.candidate.words))
         if self.means.layout is None and any(x.kind == "contract" for x in self.notes):
             return self._report("not judged", [])
         self.faults |= dict.fromkeys(extent.meant(broken_habits(self.candidate, self.means), self.without))
         self.say("problems without rounding")
-        self.give(exact_cases(self.takes, self.dtype, self.seed), exact=True)
-        self.give(cases(self.takes, self.dtype, self.seed))
+        self.give(exact_cases(self.takes, self.dtype, self.seed, self.candidate.taken), exact=True)
+        self.give(cases(self.takes, self.dtype, self.seed, self.candidate.taken))
         self._zero_scale()
         if not any(p.passed or p.ratios for p in self.problems):
             return self._report("not judged", self._contract() + extent.refusals(self.problems, self.faults))
@@ -144,11 +146,7 @@ class Examination:
 
     def judged(self, given: Case, exact: bool = False) -> JudgedCase:
         """One problem: what came, beside what is right and how far off it may be."""
-        taken = self.candidate.sizes
         case = given
-        if taken is not None and taken.square and case.sizes["n"] != case.sizes["m"]:
-            note = "of the sizes that were tried it takes n = m alone"
-            return JudgedCase(TriedProblem(case.name, case.traits, {}, False, note), None, ())
         outcome = self.candidate.run(case, self.means)
         if outcome.answer is None:
             fault = outcome.refusal
@@ -202,9 +200,9 @@ class Examination:
         if self.dtype in ("bfloat16", "float16"):
             wide = Examination(self.candidate.again("float32"), self.told, self.seed, self.say, self.without)
             wide.means = self.means
-            wide.give(cases(self.takes, "float32", self.seed))
+            wide.give(cases(self.takes, "float32", self.seed, self.candidate.taken))
             e = wide if wide.failures else self
-        more = cases(e.takes, e.dtype, self.seed + 1)
+        more = cases(e.takes, e.dtype, self.seed + 1, self.candidate.taken)
         found = diagnose(e.trials, more, lambda case: e.judged(case).failure)
         named = all(x.kind == "mistake" for x in found)
         demanded = self.asked != Conventions(layout=self.asked.layout)
@@ -230,7 +228,7 @@ class Examination:
         other = own_output.reference(self.candidate, self.means, some)
         short = unit_roundoff(self.dtype) > unit_roundoff("float32")
         one = self.candidate.again("float32") if short and other else self.candidate
-        count = own_output.other_function(one, self.means, cases((), one.dtype, self.seed))
+        count = own_output.other_function(one, self.means, cases((), one.dtype, self.seed, one.taken))
         if count is None:
             return None
         where = f"its output is not that of attention in {count}"
