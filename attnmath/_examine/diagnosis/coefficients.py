@@ -1,7 +1,7 @@
 """A problem that went wrong; and what multiples of its separate terms say: a scale, a row term, a group."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from attnmath._examine.mistakes.mistakes import weighted_groups
 from attnmath._examine.problems import steps
-from attnmath._examine.problems.bounds import where_in_words
+from attnmath._examine.problems.bounds import judge_answer, right_and_bounds, where_in_words
 from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath._examine.problems.steps import (
     ATTENTION,
@@ -61,6 +61,15 @@ class Failure:
     def where(self, letters: Iterable[str] = ()) -> str:
         """Where each of these outputs is wrong, or each that is."""
         return "; ".join(where_in_words(x, self.wrong[x], getattr(self.got, x)) for x in letters or self.wrong)
+
+    def under(self, means: Conventions) -> "Failure":
+        """The same answer, judged by other conventions for empty rows."""
+        if "empty row" not in self.case.traits:
+            return replace(self, means=means)
+        want, off = right_and_bounds(self.case, means, self.dtype)
+        judged = judge_answer(self.got, want, off, self.dtype)
+        wrong = {x: v.wrong for x, v in judged.items() if not v.passed and x in self.got.there}
+        return replace(self, means=means, want=want, off=off, wrong=wrong)
 
     @cached_property
     def right(self) -> Steps:

@@ -6,7 +6,7 @@ pass included, and on new ones. What is left has no name: its place, its factor,
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice, permutations, product
+from itertools import permutations, product
 from typing import NamedTuple
 
 from attnmath._examine.diagnosis.coefficients import Failure, from_terms
@@ -32,6 +32,7 @@ HEAD_MISTAKES = [*MISTAKES, *MEMORY]
 MOST_NAMES = 3  # where more names than that fit as well, none is given
 MOST_WORDINGS = 3  # or tiles
 MOST_PARTS = 40  # edits that explain a part
+SOME = 24  # problems that tell which edit explains most
 MOST_FIRST = 2  # beside which all others are tried
 SMALL = 2000  # scores of a problem in which all mistakes are tried
 
@@ -63,7 +64,7 @@ def diagnose(trials: Sequence[Failure], more: Sequence[Case] = (), ask: Ask | No
     if found := replayed(failures) or flushed(trials):
         return found
     terms = multiples(failures)
-    for proposals in (one_edit(failures), terms, two_edits(failures)):
+    for proposals in (one_edit(failures), terms, two_edits(trials)):
         proofs = [found for edits in proposals if (found := proof(edits, trials))]
         proofs = [found for found in proofs if found.always] or proofs
         proofs = proofs[: 1 if proposals is terms else None]
@@ -94,10 +95,12 @@ def multiples(failures: Sequence[Failure]) -> Iterator[tuple[Edit, ...]]:
             yield from (tuple(map(Edit, some)) for some in product(*read))
 
 
-def two_edits(failures: Sequence[Failure]) -> Iterator[tuple[Edit, ...]]:
+def two_edits(trials: Sequence[Failure]) -> Iterator[tuple[Edit, ...]]:
     """Pairs of edits: one for a problem and a second where it is not enough; or each for a part of what is wrong."""
-    firsts = {edit.mistake.name: edit for (edit,) in one_edit(failures)}
-    for first in islice(firsts.values(), MOST_FIRST):
+    failures = [f for f in trials if f.wrong]
+    some = [f for f in trials if f.telling][:: max(1, len(trials) // SOME)]
+    ranked = [(sum(f.explained_by(changes_of(edits, f)) for f in some), edits) for edits in one_edit(failures)]
+    for _, (first,) in sorted(ranked, key=lambda x: -x[0])[:MOST_FIRST]:
         left = next((f for f in failures if not f.explained_by(changes_of((first,), f))), failures[0])
         yield from pairs_with(first, left)
     richest = max(representatives(failures), key=lambda f: len(f.wrong))

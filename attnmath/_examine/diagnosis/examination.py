@@ -205,6 +205,16 @@ class Examination:
         more = cases(e.takes, e.dtype, self.seed + 1, self.candidate.taken)
         found = diagnose(e.trials, more, lambda case: e.judged(case).failure)
         named = all(x.kind == "mistake" for x in found)
+        if not named and e.means.empty not in (None, "zero"):  # it was read with a mask that may be taken wrongly
+            zero = replace(e.means, empty="zero")
+
+            def again(case: Case) -> Failure | None:
+                f = e.judged(case).failure
+                return f and f.under(zero)
+
+            other_way = diagnose([f.under(zero) for f in e.trials], more, again)
+            named = all(x.kind == "mistake" for x in other_way)
+            found = other_way if named else found
         demanded = self.asked != Conventions(layout=self.asked.layout)
         factor = [x.name for x in found] == ["O_scaled"]  # another function, if its gradients are those of O
         if named and (demanded or not factor):

@@ -57,10 +57,8 @@ def causal_shifted(case: Case, means: Conventions) -> Wordings:
 
 
 def inverted(case: Case, means: Conventions) -> Wordings:
-    if case.keep is not None or means.empty != "zero":  # what it does with empty rows is read by a mask
-        change = {} if case.keep is None else steps.as_in("seen", replace(case, keep=~case.keep), means)
-        yield "", change
-        yield "", {**change, "P": steps.zero_without_keys, "P_back": steps.zero_without_keys}
+    if case.keep is not None:
+        yield "", steps.as_in("seen", replace(case, keep=~case.keep), means)
 
 
 def in_place_of_hidden_scores(scores: Callable[[steps.Steps, np.ndarray], np.ndarray]) -> StepChanges:
@@ -116,11 +114,11 @@ WRONG_MASKS: list[Mistake] = [
             causal_unasked, CAUSAL_MASK, "the mask of the way back is that of the way forward"),
     Mistake("align_bwd", "the causal mask of the way back has another alignment", aligned("B_back"), CAUSAL_MASK,
             "use one alignment in both directions"),
-    Mistake("f_align", "the causal mask has the other alignment", aligned("B"), CAUSAL_MASK,
+    Mistake("f_align", "the causal mask has the other alignment", aligned("seen"), CAUSAL_MASK,
             "lower right: the last query has the place of the last key"),
     Mistake("causal_off_by_one", "the causal mask is off by one", causal_shifted, CAUSAL_MASK, "j <= i"),
-    Mistake("causal_ignored", "the causal mask is ignored", steps.ignored("B", "causal"), CAUSAL_MASK, "use it"),
-    Mistake("mask_ignored", "the mask is ignored", steps.ignored("B", "keep"), CAUSAL_MASK, "use it"),
+    Mistake("causal_ignored", "the causal mask is ignored", steps.ignored("seen", "causal"), CAUSAL_MASK, "use it"),
+    Mistake("mask_ignored", "the mask is ignored", steps.ignored("seen", "keep"), CAUSAL_MASK, "use it"),
     Mistake("f_mask_inverted", "the mask's meaning is inverted", inverted, CAUSAL_MASK,
             "exchange True and False in the mask"),
     Mistake("f_mask_after", "the mask is put on the weights after the softmax",
