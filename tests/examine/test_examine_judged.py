@@ -82,6 +82,22 @@ def test_a_wrong_keyword_is_not_judged():
         "attn_mask", "is_causal", "enable_gqa"]
 
 
+def test_whose_keywords_are_read():
+    class Called:
+        def forward(self, c):
+            return c
+
+        def __call__(self, q, k, v, *, mask=None):
+            return v
+
+    class Module(torch.nn.Module):
+        def forward(self, q, k, v, mask=None):
+            return v
+
+    assert misspelt([Called(), Module(), None], {"mask": "mask"}) is None
+    assert "Module has no such keyword; it has mask" in misspelt([Module()], {"mask": "m"})
+
+
 def unscaled(q, k, v):
     return torch.softmax(q @ k.mT, -1) @ v
 
