@@ -72,6 +72,11 @@ class Candidate(Called):
         return name if isinstance(name, str) else type(fn).__name__
 
     @property
+    def takes(self) -> set[str]:
+        """What problems for it may have."""
+        return {"dropout" if x == "dropout_mask" else x for x in self.options} - {"seed"}
+
+    @property
     def forward_only(self) -> bool:
         """Whether there are no gradients to judge."""
         return self.framework == "numpy" and self.backward is None

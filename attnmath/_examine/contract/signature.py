@@ -21,6 +21,8 @@ def own_keywords(fn: Callable[..., Any]) -> tuple[list[str], bool] | None:
         told = re.match(r"\s*\w+\((.*?)\)\s*(->|$)", (getattr(fn, "__doc__", None) or "").replace("\n", " "))
         names = re.findall(r"(\w+)\s*=", told[1]) if told else []
         return (names, True) if names else None
+    except Exception:  # its own attributes raise
+        return None
     places = [p for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     named = [*places[3:], *(p for p in known if p.kind is p.KEYWORD_ONLY)]
     return [p.name for p in named], any(p.kind is p.VAR_KEYWORD for p in known)
