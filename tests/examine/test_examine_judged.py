@@ -1,5 +1,6 @@
 """How much was judged, and what a test fails on: refusals, what was not tried, what nobody stated."""
 
+import inspect
 import warnings
 from dataclasses import replace
 
@@ -80,6 +81,31 @@ def test_a_wrong_keyword_is_not_judged():
     assert misspelt([lambda q, k, v, **more: v], {"mask": "m"}) is None
     assert not_tried(torch.nn.functional.scaled_dot_product_attention, {"scale": "scale"}, ["dropout_p"]) == [
         "attn_mask", "is_causal", "enable_gqa"]
+
+
+def test_a_signature_that_lies_is_no_evidence():
+    def any_keyword(*x, **more):
+        return attention(*x, **more)
+
+    any_keyword.__signature__ = inspect.signature(lambda q, k, v: v)
+    assert report_on(any_keyword, options={"mask": "attn_mask"}).right
+    assert report_on(any_keyword, options={"mask": "mask"}).status == 2
+
+
+def test_whose_keywords_are_read():
+    class Called:
+        def forward(self, c):
+            return c
+
+        def __call__(self, q, k, v, *, mask=None):
+            return v
+
+    class Module(torch.nn.Module):
+        def forward(self, q, k, v, mask=None):
+            return v
+
+    assert misspelt([Called(), Module(), None], {"mask": "mask"}) is None
+    assert "Module has no such keyword; it has mask" in misspelt([Module()], {"mask": "m"})
 
 
 def unscaled(q, k, v):

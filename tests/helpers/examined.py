@@ -42,3 +42,8 @@ def word(report, *planted):
         return "missed"
     found, right = set(names(report)), {name for p in planted for name in (p.name, *p.also)}
     return "named wrongly" if found - right else "named" if found else "not named"
+
+
+def further(report):
+    """What a report finds beside what is taken and what was not tried."""
+    return [f for f in report.findings if f.name not in ("takes", "not_tried")]

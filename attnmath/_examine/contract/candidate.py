@@ -78,6 +78,11 @@ class Candidate(Called):
         return name_of(self.fn)
 
     @property
+    def takes(self) -> set[str]:
+        """What problems for it may have."""
+        return {"dropout" if x == "dropout_mask" else x for x in self.options} - {"seed"}
+
+    @property
     def forward_only(self) -> bool:
         """Whether there are no gradients to judge."""
         return self.framework == "numpy" and self.backward is None

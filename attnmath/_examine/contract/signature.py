@@ -15,11 +15,14 @@ SOUNDS_LIKE_AN_OPTION = re.compile(
 def own_keywords(fn: Callable[..., Any]) -> tuple[list[str], bool] | None:
     """Its keywords behind q, k and v, and whether it takes any other; None where nothing tells."""
     try:
-        known = list(inspect.signature(getattr(fn, "forward", fn)).parameters.values())
+        called = fn.forward if hasattr(fn, "named_parameters") and hasattr(fn, "forward") else fn  # of a module
+        known = list(inspect.signature(called).parameters.values())
     except (TypeError, ValueError):  # what is written in C tells in the first line of its words
         told = re.match(r"\s*\w+\((.*?)\)\s*(->|$)", (getattr(fn, "__doc__", None) or "").replace("\n", " "))
         names = re.findall(r"(\w+)\s*=", told[1]) if told else []
         return (names, True) if names else None
+    except Exception:  # its own attributes raise
+        return None
     places = [p for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     named = [*places[3:], *(p for p in known if p.kind is p.KEYWORD_ONLY)]
     return [p.name for p in named], any(p.kind is p.VAR_KEYWORD for p in known)

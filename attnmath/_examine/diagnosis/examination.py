@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnmath._examine.contract import signature
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.functions import Broken, Fault, failure_of
 from attnmath._examine.diagnosis import extent, own_output
@@ -64,9 +63,6 @@ class Examination:
         except (Broken, ImportError) as error:
             sentence = error.fault.sentence if isinstance(error, Broken) else str(error)
             return self._report("not judged", [Finding("contract", "framework", sentence)])
-        functions = (self.candidate.fn, self.candidate.backward, *(self.given or ()))
-        if said := signature.misspelt(functions, self.candidate.options):
-            return self._report("not judged", [Finding("contract", "options", said)])
         self.say("its contract and its conventions")
         if self.given:
             self.reference = Reference(self.candidate, self.given)
@@ -86,7 +82,8 @@ class Examination:
         self.give(cases(self.takes, self.dtype, self.seed, self.candidate.taken))
         self._zero_scale()
         if not any(p.passed or p.ratios for p in self.problems):
-            return self._report("not judged", self._contract() + extent.refusals(self.problems, self.faults))
+            found = extent.never_taken(self.problems, self.candidate) + self._contract()
+            return self._report("not judged", found + extent.refusals(self.problems, self.faults))
         found = self._diagnosed() if self.failures else []
         if self.reference:
             self.notes.append(self.reference.finding())
@@ -95,7 +92,9 @@ class Examination:
             self.notes = [x for x in self.notes if x.kind == "convention"]
             self.notes += extent.not_judged(self.candidate, self.told, self.without)
             beside = [Finding("hazard", x.name, x.title) for x in self._contract()]
-            return self._report(UNLISTED, found + extent.refusals(self.problems, self.faults), beside)
+            little = extent.never_taken(self.problems, self.candidate)
+            found = little + found + extent.refusals(self.problems, self.faults)
+            return self._report("not judged" if little else UNLISTED, found, beside)
         wrong = bool(self._contract()) or any(p.ratios and not p.passed for p in self.problems)
         wrong = wrong or any(x.kind == "mistake" for x in self.notes)
         lines = None
@@ -113,7 +112,7 @@ class Examination:
         self.notes += extent.not_judged(self.candidate, self.told, self.without)
         beside += [] if self.reference else extent.unusual(self.means, self.told)
         found = self._contract() + found + extent.refusals(self.problems, self.faults)
-        if not wrong and (little := extent.too_little(self.problems, self.takes)):
+        if not wrong and (little := extent.too_little(self.problems, self.candidate)):
             return self._report("not judged", [*little, *found], beside)
         return self._report("wrong" if wrong else "right", found, beside, lines)
 
@@ -130,7 +129,7 @@ class Examination:
     @property
     def takes(self) -> set[str]:
         """What its problems may have."""
-        return {"dropout" if x == "dropout_mask" else x for x in self.candidate.options} - {"seed"}
+        return self.candidate.takes
 
     def give(self, some: Sequence[Case], exact: bool = False) -> None:
         """Let the candidate solve problems, judge what comes, and keep count."""

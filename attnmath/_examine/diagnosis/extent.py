@@ -13,14 +13,23 @@ from attnmath._examine.report.found import Finding, TriedProblem
 LEAST_JUDGED = 0.5  # of the problems that it was given: where fewer were judged, nothing is known
 
 
-def too_little(problems: Sequence[TriedProblem], takes: Iterable[str]) -> list[Finding]:
-    """That too few problems were judged, or none with an option that it was said to take."""
-    refused, count, found = [p for p in problems if not p.judged], len(problems), []
-    for word in sorted(takes):
+def never_taken(problems: Sequence[TriedProblem], candidate: Candidate) -> list[Finding]:
+    """The options that it was said to take, and did not take in any problem."""
+    found = []
+    for word in sorted(candidate.takes):
         with_it = [p for p in problems if word in p.traits]
         if with_it and not any(p.judged for p in with_it):
-            title = f"it was said to take {word}, and never takes it: {with_it[0].note}"
-            found.append(Finding("contract", "option_refused", title))
+            said = {x: name for x, name in candidate.options.items() if x in (word, f"{word}_mask")}
+            wrong = signature.misspelt((candidate.fn, candidate.backward), said)
+            title = wrong or f"it was said to take {word}, and never takes it: {with_it[0].note}"
+            found.append(Finding("contract", "options" if wrong else "option_refused", title))
+    return found
+
+
+def too_little(problems: Sequence[TriedProblem], candidate: Candidate) -> list[Finding]:
+    """That too few problems were judged, or none with an option that it was said to take."""
+    refused, count = [p for p in problems if not p.judged], len(problems)
+    found = never_taken(problems, candidate)
     if count - len(refused) < LEAST_JUDGED * count:
         title = f"{count - len(refused)} of {count} problems were judged, where {LEAST_JUDGED:.0%} are the least"
         found.append(Finding("contract", "too_few", title, evidence=refused[0].note))
