@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from attnmath import examine
-from attnmath._examine.diagnosis.coefficients import Failure, from_terms
+from attnmath._examine.diagnosis.coefficients import from_terms
 from attnmath._examine.diagnosis.diagnosis import diagnose
 from attnmath._examine.diagnosis.mechanisms import without_trait
+from attnmath._examine.diagnosis.trial import Failure
 from attnmath._examine.mistakes.mistakes import MISTAKES
 from attnmath._examine.problems.bounds import spans, where_in_words
 from attnmath._examine.problems.case import Answer, Case, Conventions

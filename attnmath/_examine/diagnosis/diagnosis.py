@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import permutations, product
 from typing import NamedTuple
 
-from attnmath._examine.diagnosis.coefficients import Failure, from_terms
+from attnmath._examine.diagnosis.coefficients import from_terms
 from attnmath._examine.diagnosis.gate import (
     Ask,
     Edit,
@@ -22,6 +22,7 @@ from attnmath._examine.diagnosis.gate import (
     sharpened,
 )
 from attnmath._examine.diagnosis.mechanisms import flushed, replayed, rounded_somewhere, sameness, without_name
+from attnmath._examine.diagnosis.trial import Failure
 from attnmath._examine.mistakes.memory import MEMORY
 from attnmath._examine.mistakes.mistakes import MISTAKES
 from attnmath._examine.problems.case import Case
@@ -96,7 +97,7 @@ def multiples(failures: Sequence[Failure]) -> Iterator[tuple[Edit, ...]]:
 
 
 def two_edits(trials: Sequence[Failure]) -> Iterator[tuple[Edit, ...]]:
-    """Pairs of edits: one for a problem and a second where it is not enough; or each for a part of what is wrong."""
+    """Pairs of edits: one, and a second where it is not enough; or each for a part of what is wrong."""
     failures = [f for f in trials if f.wrong]
     some = [f for f in trials if f.telling][:: max(1, len(trials) // SOME)]
     ranked = [(sum(f.explained_by(changes_of(edits, f)) for f in some), edits) for edits in one_edit(failures)]
@@ -112,21 +113,23 @@ def two_edits(trials: Sequence[Failure]) -> Iterator[tuple[Edit, ...]]:
             same = partly.setdefault((mistake.name, here), [])
             if here and len(same) < MOST_WORDINGS:
                 same.append(edit)
-    edits = [edit for same in partly.values() for edit in same][:MOST_PARTS]
-    for pair in permutations(edits, 2):
-        if pair[0].mistake.name != pair[1].mistake.name and richest.explained_by(changes_of(pair, richest)):
-            yield pair
+    parts = [(edit, here) for (_, here), same in partly.items() for edit in same][:MOST_PARTS]
+    for (a, of_a), (b, of_b) in permutations(parts, 2):
+        all_of_it = of_a | of_b == richest.wrong.keys() and a.mistake.name != b.mistake.name
+        if all_of_it and richest.explained_by(changes_of((a, b), richest)):
+            yield a, b
 
 
 def pairs_with(first: Edit, f: Failure) -> Iterator[tuple[Edit, ...]]:
     """An edit, and each other that with it gives what came in a problem."""
+    mine = changes_of((first,), f)
     for mistake in HEAD_MISTAKES:
         if mistake.name != first.mistake.name:
-            for other, _ in edits_of(mistake, f):
-                for pair in ((first, other), (other, first)):
-                    if f.explained_by(changes_of(pair, f)):
-                        yield pair
-                        break
+            for other, changes in edits_of(mistake, f):
+                if f.explained_by((*changes[:-1], *mine, changes[-1])):
+                    yield first, other
+                elif mine and changes[-1].keys() & mine[-1].keys() and f.explained_by((*changes, *mine)):
+                    yield other, first
 
 
 def representatives(failures: Sequence[Failure], most: int = 3) -> list[Failure]:

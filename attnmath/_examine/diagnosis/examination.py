@@ -9,7 +9,6 @@ import numpy as np
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.functions import Broken, Fault, failure_of
 from attnmath._examine.diagnosis import extent, own_output
-from attnmath._examine.diagnosis.coefficients import Failure
 from attnmath._examine.diagnosis.conventions import detect
 from attnmath._examine.diagnosis.diagnosis import diagnose
 from attnmath._examine.diagnosis.habits import broken_habits, hazards
@@ -17,6 +16,7 @@ from attnmath._examine.diagnosis.mechanisms import without_name
 from attnmath._examine.diagnosis.probes import TRIED, read_scale
 from attnmath._examine.diagnosis.reference import Reference, ReferenceFunctions, unlike_reference
 from attnmath._examine.diagnosis.smallest import smallest as smallest_case
+from attnmath._examine.diagnosis.trial import Failure
 from attnmath._examine.problems.bounds import judge_answer, right_and_bounds
 from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath._examine.problems.exact_problems import exact_answer, exact_bounds, exact_cases

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnmath._examine.diagnosis.coefficients import Failure
+from attnmath._examine.diagnosis.trial import Failure
 from attnmath._examine.problems.case import Case, Conventions, traits_of
 from attnmath._examine.problems.steps import WAYS, Mistake, StepChanges
 

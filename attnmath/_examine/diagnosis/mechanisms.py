@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from attnmath._examine.diagnosis.coefficients import Failure, from_terms
+from attnmath._examine.diagnosis.coefficients import from_terms
 from attnmath._examine.diagnosis.gate import Threshold, conditions
+from attnmath._examine.diagnosis.trial import Failure
 from attnmath._examine.mistakes.memory import roundings
 from attnmath._examine.problems import steps
 from attnmath._examine.problems.case import INGREDIENTS, Case
