@@ -171,8 +171,12 @@ def _alone(candidate: Candidate, means: Conventions, sizes: Sizes) -> list[Fault
 
 def hazards(candidate: Candidate, means: Conventions) -> list[Finding]:
     """What may go wrong beside the verdict."""
+    said = []
+    if means.fill:
+        title = f"what is hidden has {means.fill} added to its score, not -inf: a score beyond that comes through"
+        said.append(Finding("hazard", "finite_fill", title, cure="mask with -inf"))
     found = (check(candidate, means) for check in (_finite_mask, _empty_row, _negative_scale, _scale_of_zero))
-    return [finding for finding in found if finding is not None]
+    return said + [finding for finding in found if finding is not None]
 
 
 def _cases(candidate: Candidate) -> Iterator[Sizes]:
