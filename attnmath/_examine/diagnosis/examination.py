@@ -112,13 +112,16 @@ class Examination:
         return found
 
     def _unusual(self) -> list[Finding]:
-        """A scale that nobody demanded, and that is not the usual one."""
-        scale = self.means.scale
+        """A scale that nobody demanded, and that is not the usual one; a number in place of -inf."""
+        scale, found = self.means.scale, []
+        if fill := self.means.fill:
+            title = f"what is hidden has {fill} added to its score, not -inf: a score beyond that comes through"
+            found.append(Finding("hazard", "finite_fill", title, cure="mask with -inf"))
         if self.told.scale is not None or scale in (None, "1/sqrt(d_k)"):
-            return []
+            return found
         title = f"the scale is {scale}, where 1/sqrt(d_k) is usual"
         cure = "conventions={'scale': ...} says what is meant"
-        return [Finding("hazard", "unusual_scale", title, cure=cure)]
+        return [*found, Finding("hazard", "unusual_scale", title, cure=cure)]
 
     @property
     def dtype(self) -> str:
