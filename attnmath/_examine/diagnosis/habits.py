@@ -128,7 +128,7 @@ def _ordered(candidate: Candidate, means: Conventions, sizes: Sizes) -> list[Fau
     if answer is None or any(getattr(answer, name) is None for name in GRADIENT_LETTERS):
         return []
     got = [getattr(answer, name) for name in GRADIENT_LETTERS]
-    for order in itertools.permutations(range(3) if len({x.shape for x in got}) == 1 else ()):
+    for order in itertools.permutations(range(3)) if len({x.shape for x in got}) == 1 else ():
         near = [largest(Answer(getattr(want, GRADIENT_LETTERS[i])), Answer(x)) < 0.05 for x, i in zip(got, order)]
         if all(near) and order != (0, 1, 2):
             name = "kv_swapped" if order == (0, 2, 1) else "wrong_order"
