@@ -34,6 +34,7 @@ DEMANDS = {
     "scale": tuple(USUAL_SCALES),
     "empty": ("zero", "uniform", "uniform with gradient", "nan"),
     "inside": ("float32", "float64"),
+    "fill": ("-1e4", "-1e9"),
 }
 
 

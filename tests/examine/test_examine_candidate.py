@@ -300,7 +300,7 @@ FATAL = {
     "raises, exit": (lambda q, k, v: exit(3), backward, "SystemExit: 3"),
     "type": (lambda q, k, v: None, backward, "the output is None, where an array of numpy is expected"),
     "type, number": (lambda q, k, v: 1.0, backward, "the output is float, where"),
-    "wrong_number, tuple": (lambda q, k, v: (forward(q, k, v), 1), backward, "the output is a tuple of 2, where"),
+    "wrong_number, tuple": (lambda q, k, v: (forward(q, k, v)[0], 1), backward, "the output is a tuple of 2, where"),
     "wrong_number, list": (lambda q, k, v: forward(q, k, v).tolist(), backward, "the output is a list of 2, where"),
     "shape": (lambda q, k, v: forward(q, k, v)[:, :2], backward,
               r"the output has the shape \(2, 2, 5, 16\), where \(2, 3, 5, 16\) is expected"),

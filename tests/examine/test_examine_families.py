@@ -205,10 +205,18 @@ def test_every_trait_occurs_and_holds():
         if "broadcast dO" in case.traits:
             assert (case.dO == case.dO[:, :, :1]).all() and s["n"] > 1
         if "groups" in case.traits:
-            assert s["H"] == 3 * s["G"], "an error of the mapping would not show"
+            assert s["H"] in (2 * s["G"], 3 * s["G"], 4 * s["G"], 8 * s["G"])
             assert s["G"] > 1 or "one head of keys" in case.name
         assert s["n"] != s["H"]
     assert {(s["n"] < s["m"]) - (s["n"] > s["m"]) for s in (c.sizes for c in given)} == {-1, 0, 1}
+    assert {s["H"] // s["G"] for s in (c.sizes for c in given)} == {1, 2, 3, 4, 8}
+    assert {s["d_k"] for s in (c.sizes for c in given)} >= {8, 16, 32, 64, 80, 96, 128, 192, 256}
+    assert any(s["d_v"] > s["d_k"] for s in (c.sizes for c in given))
+    with_dropout = set().union(*(c.traits for c in given if c.R is not None))
+    assert OPTIONS <= with_dropout and any("dropout" in c.traits and c.sizes["n"] == c.sizes["m"] for c in given)
+    for word, name in (("mask", "keep"), ("bias", "bias")):  # a transposed one is seen
+        square = [getattr(c, name) for c in given if word in c.traits and c.sizes["n"] == c.sizes["m"]]
+        assert any((x != x.swapaxes(-1, -2)).any() for x in square)
     shapes = {tuple(k > 1 for k in c.bias.shape) for c in given if c.bias is not None}
     assert len(shapes) == 4 and any(np.isneginf(c.bias).any() for c in given if c.bias is not None)
     assert {c.scale for c in given} == {None, 0.3, -0.3}
@@ -237,7 +245,7 @@ def test_families_are_what_they_say(dtype):
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_random_problems(dtype):
     rng = np.random.default_rng(0)
-    given = [random_case(OPTIONS, dtype, rng, 12) for _ in range(150)]
+    given = [random_case(OPTIONS, dtype, rng, 12) for _ in range(300)]
     assert set().union(*(c.traits for c in given)) >= OPTIONS | set(FAMILIES) | {"empty row", "poison"}
     for case in given:
         assert all(np.isfinite(x).all() for x in Steps(case).answer() if x is not None)

@@ -198,12 +198,14 @@ def test_masks_are_found(axes, form):
 def test_a_large_number_is_no_mistake(fill):
     report = examine(masked(lambda A, mask: A.masked_fill(~mask, fill)), options=["mask"], seed=1, smallest=False)
     assert report.right and report.conventions.empty.startswith("uniform")
-    added = masked(lambda A, mask: A + torch.where(mask, 0.0, fill))
-    assert examine(added, options=["mask"], seed=1, smallest=False).right
+    added = examine(masked(lambda A, mask: A + torch.where(mask, 0.0, fill)), options=["mask"], seed=1, smallest=False)
+    assert added.right and added.conventions.fill == {-1e4: "-1e+04", -1e9: "-1e+09"}.get(fill)
+    assert ("finite_fill" in [h.name for h in added.hazards]) == (fill > -1e10)
 
 
 def test_a_mask_that_is_taken_and_spoiled_is_a_mistake():
-    for hide in (lambda A, mask: A.masked_fill(~mask, -5.0), lambda A, mask: A.masked_fill(~mask.roll(1, -1), -math.inf)):
+    for hide in (lambda A, mask: A.masked_fill(~mask, -5.0),
+                 lambda A, mask: A.masked_fill(~mask.roll(1, -1), -math.inf)):
         assert examine(masked(shaped("bm", hide)), options=["mask"], seed=1, smallest=False).wrong
 
 

@@ -110,13 +110,14 @@ class Called:
         """The options in the functions' own words, and the one among them that has a gradient."""
         means, layout, seed, *_ = call
         lib, words, given = self.arrays, self.options, self._needed(case, means, layout)
+        own = "strided" if "strided inputs" in case.traits else "own"
         keep, bias = case.keep, case.bias
         if keep is not None and bias is not None and words.get("mask") == words.get("bias") is not None:
             bias = np.where(keep, bias, -np.inf)  # one argument for both
         elif keep is not None:
-            given["mask"] = lib.array(contract.given_mask(case, keep, means, layout))
+            given["mask"] = lib.arranged(contract.given_mask(case, keep, means, layout), own)
         if bias is not None:
-            given["bias"] = lib.array(contract.placed(case, bias, means.bias_axes, layout))
+            given["bias"] = lib.arranged(contract.placed(case, bias, means.bias_axes, layout), own)
         given["causal"], given["groups"] = case.causal, case.sizes["G"] != case.sizes["H"]
         if case.scale is not None:
             given["scale"] = case.scale

@@ -40,8 +40,8 @@ def scores_axes(x: np.ndarray, layout: str) -> np.ndarray:
 
 
 MASK_FORMS = {  # of a mask that is True where a query may attend, as lines to paste
-    "keep": "keep", "drop": "~keep", "add": "np.where(keep, 0.0, -np.inf)", "keep as numbers": "1.0 * keep",
-    "drop as numbers": "1.0 * ~keep", "add a large number": "np.where(keep, 0.0, -3e4)",
+    "keep": "keep", "drop": "~keep", "keep as numbers": "1.0 * keep", "drop as numbers": "1.0 * ~keep",
+    "add": "np.where(keep, 0.0, -np.inf)", "add a large number": "np.where(keep, 0.0, -3e4)",
 }
 # Of a mask or a bias, the likely ones first; None: with 1 where it is constant.
 SCORES_AXES = (None, "bhnm", "b1nm", "bnm", "nm", "b11m", "b1m", "bm", "1hnm", "hnm")
@@ -50,7 +50,7 @@ SCORES_AXES = (None, "bhnm", "b1nm", "bnm", "nm", "b11m", "b1m", "bm", "1hnm", "
 def given_mask(case: Case, keep: np.ndarray, means: Conventions, layout: str) -> np.ndarray:
     """The mask in the candidate's own form, on its own axes."""
     keep = placed(case, keep, means.mask_axes, layout)
-    forms = (keep, ~keep, np.where(keep, 0.0, -np.inf), 1.0 * keep, 1.0 * ~keep, np.where(keep, 0.0, -3e4))
+    forms = (keep, ~keep, 1.0 * keep, 1.0 * ~keep, np.where(keep, 0.0, -np.inf), np.where(keep, 0.0, -3e4))
     return dict(zip(MASK_FORMS, forms))[means.mask or "keep"]
 
 

@@ -18,7 +18,7 @@ from attnmath._examine.problems.case import Case, Conventions, Rng, Sizes
 from attnmath._examine.report.report import Finding
 
 Read = tuple[Conventions | None, list[Finding]]  # several conventions at once
-NEED_NO_OPTION = "scale", "empty", "inside"  # these can be read off any candidate
+NEED_NO_OPTION = "scale", "fill", "empty", "inside"  # these can be read off any candidate
 
 
 def detect(candidate: Candidate, told: Conventions | None = None) -> tuple[Conventions, list[Finding]]:
@@ -41,7 +41,7 @@ def detect(candidate: Candidate, told: Conventions | None = None) -> tuple[Conve
             findings += more
     candidate.taken = replace(
         candidate.taken, square_with=square_with(candidate, means, sizes), mask_axes=means.mask_axes,
-        bias_axes=means.bias_axes,
+        bias_axes=means.bias_axes, fill=means.fill,
     )
     return means, findings
 
@@ -80,7 +80,7 @@ def _read_mask(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng)
             W = probes.read_weights(candidate, case, means.told(mask=kind, mask_axes=axes))
             if W is not None:  # of forms that agree the one that hides: True, added to a score, is only 1
                 seen, hidden = W > W.max(-1, keepdims=True) / 2, np.broadcast_to(~keep, W.shape)
-                scores[told] = (seen == keep).all(-1).mean(), (W[hidden] == 0).mean()
+                scores[told] = (seen == keep).all(-1).mean(), (W[hidden] < 0.05 * W.max()).mean()
             elif not scores and not errors:
                 errors = [failed(candidate.run(case, means.told(mask=kind), forward=True).refusal)]
         if scores and max(scores.values()) > (0.5, 0.5):
@@ -185,5 +185,5 @@ def _read_groups(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rn
 
 READERS: dict[str, Callable[..., Read | Reading]] = dict(
     mask=_read_mask, bias=_read_bias, causal=_read_causal, groups=_read_groups, scale=probes.read_scale,
-    empty=probes.read_empty, inside=probes.read_inside, dropout=probes.read_dropout,
+    fill=probes.read_fill, empty=probes.read_empty, inside=probes.read_inside, dropout=probes.read_dropout,
 )

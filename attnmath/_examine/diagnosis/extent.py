@@ -67,8 +67,11 @@ def not_judged(candidate: Candidate, told: Conventions, without: frozenset[str])
 
 
 def unusual(means: Conventions, told: Conventions) -> list[Finding]:
-    """A scale or an order of heads that nobody demanded, and that is not the usual one."""
+    """A scale or an order of heads that nobody demanded, and that is not the usual one; a number in place of -inf."""
     found, scale = [], means.scale
+    if fill := means.fill:
+        title = f"what is hidden has {fill} added to its score, not -inf: a score beyond that comes through"
+        found.append(Finding("hazard", "finite_fill", title, cure="mask with -inf"))
     if told.scale is None and scale not in (None, "1/sqrt(d_k)"):
         title = f"the scale is {scale}, where 1/sqrt(d_k) is usual"
         found.append(Finding("hazard", "unusual_scale", title, cure=f"scale={scale!r} says that it is meant"))

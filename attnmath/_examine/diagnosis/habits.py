@@ -128,9 +128,7 @@ def _ordered(candidate: Candidate, means: Conventions, sizes: Sizes) -> list[Fau
     if answer is None or any(getattr(answer, name) is None for name in GRADIENT_LETTERS):
         return []
     got = [getattr(answer, name) for name in GRADIENT_LETTERS]
-    if len({x.shape for x in got}) > 1:
-        return []
-    for order in itertools.permutations(range(3)):
+    for order in itertools.permutations(range(3)) if len({x.shape for x in got}) == 1 else ():
         near = [largest(Answer(getattr(want, GRADIENT_LETTERS[i])), Answer(x)) < 0.05 for x, i in zip(got, order)]
         if all(near) and order != (0, 1, 2):
             name = "kv_swapped" if order == (0, 2, 1) else "wrong_order"
@@ -171,8 +169,8 @@ def _alone(candidate: Candidate, means: Conventions, sizes: Sizes) -> list[Fault
 
 def hazards(candidate: Candidate, means: Conventions) -> list[Finding]:
     """What may go wrong beside the verdict."""
-    found = (check(candidate, means) for check in (_finite_mask, _empty_row, _negative_scale, _scale_of_zero))
-    return [finding for finding in found if finding is not None]
+    checks = _finite_mask, _empty_row, _negative_scale, _scale_of_zero
+    return [found for check in checks if (found := check(candidate, means)) is not None]
 
 
 def _cases(candidate: Candidate) -> Iterator[Sizes]:
@@ -298,5 +296,4 @@ def _scale_of_zero(candidate: Candidate, means: Conventions) -> Finding | None:
     if "scale" not in candidate.options or not taken or not _off(*taken[2:], unit_roundoff(candidate.dtype)):
         return None
     title, cure = "a scale of 0 is taken for none, or for another", "ask whether the scale is None"
-    lines = pasted(candidate, taken[1], means, taken[3])
-    return Finding("hazard", "scale_of_zero", title, cure=cure, evidence=lines)
+    return Finding("hazard", "scale_of_zero", title, cure=cure)

@@ -14,7 +14,7 @@ from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.problems.case import USUAL_SCALES, Case, Conventions, Rng, Sizes, scale_number
 from attnmath._examine.problems.steps import Steps
 from attnmath._examine.report.report import Finding
-from attnmath.rounding.formats import nearest, unit_roundoff
+from attnmath.rounding.formats import FORMATS, nearest, unit_roundoff
 
 # Tried in this order: kernels that want n = m, d_v = d_k, or whole tiles, are not wrong for that.
 TRIED = (
@@ -156,6 +156,35 @@ def _rough(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> 
         else:
             return odds / x if odds else None
     return None
+
+
+def read_fill(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> Reading:
+    """The number that is added to what a mask hides, if a score can be large enough to come through."""
+    s, masked = sizes, "mask" in candidate.options and means.mask is not None
+    if not (masked and not str(means.mask).startswith("add") or "causal" in candidate.options) or s.m > s.d_k:
+        return None, []
+    keep = np.broadcast_to(np.arange(s.m) < s.m - 1, (1, 1, 1, s.m)) if masked else None
+    case = small_problem(s, rng, keep=keep, causal=not masked)
+    case.V[...] = (np.arange(s.m) == s.m - 1)[:, None]  # O is the weight of the last key, which row 0 may not see
+
+    equal = 1 / (1 + int(case.seen(means)[0, 0, 0].sum()))  # its weight where all of that row are equal
+
+    def through(score: float) -> bool:
+        case.Q[..., s.m - 1] = score / case.gamma(means)
+        answer = candidate.run(case, means, forward=True).answer
+        return answer is not None and bool((answer.O[:, :, 0] > equal).all())
+
+    most = 2.0 ** FORMATS[candidate.dtype].high
+    tops = 10.0 ** np.array([2.5, 4.5, 6.5, 10.5, 20.5, 31.5])
+    low, high = 0.0, next((float(x) for x in tops if x < most and through(x)), 0.0)
+    if not high or through(1.0):
+        return None, []
+    while high - low > 2.0**-30 * high:
+        middle = (low + high) / 2 if low > high / 4 else max((low * high) ** 0.5, high / 1e4)
+        low, high = (low, middle) if through(middle) else (middle, high)
+    near = 2 * unit_roundoff(candidate.dtype)
+    words = (f"{-high:.{digits}g}" for digits in range(1, 8))
+    return next((x for x in words if abs(float(x) / -high - 1) < near), f"{-high:.9g}"), []
 
 
 def read_empty(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> Reading:

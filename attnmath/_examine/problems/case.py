@@ -42,6 +42,12 @@ class Conventions:
     inside: str | None = None  # the format of the softmax, where it is not the candidate's dtype
     mask_axes: str | None = None  # as "bm"; None: whatever can be broadcast against the scores
     bias_axes: str | None = None
+    fill: str | None = None  # "-1e4": what is added to the score of what is hidden, where that is not -inf
+
+    @property
+    def hidden(self) -> float:
+        """What is added to the score of what is hidden."""
+        return float(self.fill or "-inf")
 
     def told(self, **other: str | None) -> "Conventions":
         """With those of the others that are not None."""
@@ -139,7 +145,8 @@ class Case:
 
     def B(self, means: Conventions) -> np.ndarray:
         """Bias and masks as what is added to the scores, (b, H, n, m)."""
-        return np.where(self.seen(means), 0.0 if self.bias is None else self.bias, -np.inf)
+        bias = 0.0 if self.bias is None else self.bias
+        return np.where(self.seen(means), bias, bias + means.hidden)
 
 
 @dataclass(frozen=True)

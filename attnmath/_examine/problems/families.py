@@ -71,6 +71,15 @@ def large_negative_scores(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
     return Q + size, K - size, V, dO
 
 
+def far_apart(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
+    """Scores of hundreds in every other row: no largest score serves for all rows."""
+    Q, K, V, dO = gaussian(rng, dtype, *shapes)
+    size = 1200.0 if dtype == "float64" else 160.0
+    K[..., -1] = 1.0
+    Q[..., -1] = np.where(np.arange(Q.shape[2]) % 2, size, 0.0) * np.sqrt(K.shape[-1])
+    return Q, K, V, dO
+
+
 FAMILIES: dict[str, Callable[..., Numbers]] = {
     "gaussian": gaussian,
     "peaked": peaked,
@@ -80,6 +89,7 @@ FAMILIES: dict[str, Callable[..., Numbers]] = {
     "outliers": outliers,
     "positive": above_zero,
     "large negative scores": large_negative_scores,
+    "rows far apart": far_apart,
 }
 
 
@@ -93,7 +103,14 @@ SETTINGS = [
     Draft("gaussian, heads of 64", (1, 2, 2, 5, 7, 64, 64)),
     Draft("gaussian, heads of 128", (1, 2, 2, 5, 7, 128, 128)),
     Draft("gaussian, strided inputs", (2, 3, 3, 5, 7, 16, 16), also=("strided inputs",)),
-    Draft("gaussian, d_v != d_k", (2, 3, 3, 5, 7, 16, 8)),
+    Draft("gaussian, heads of 8, many", (1, 16, 16, 5, 7, 8, 8)),
+    Draft("gaussian, heads of 32, many items", (9, 1, 1, 5, 7, 32, 32)),
+    Draft("gaussian, heads of 80", (1, 2, 2, 5, 7, 80, 80)),
+    Draft("gaussian, heads of 96", (1, 1, 1, 9, 6, 96, 96)),
+    Draft("gaussian, heads of 192 and 128", (1, 1, 1, 5, 7, 192, 128)),
+    Draft("gaussian, heads of 256", (1, 1, 1, 5, 7, 256, 256)),
+    Draft("gaussian, d_v < d_k, d_v = n", (2, 3, 3, 8, 7, 16, 8)),
+    Draft("gaussian, d_v > d_k", (2, 3, 3, 5, 7, 16, 24)),
     Draft("gaussian, odd width", (2, 3, 3, 5, 8, 7, 7)),
     Draft("gaussian, odd widths", (2, 3, 3, 6, 8, 7, 5)),
     Draft("gaussian, width of one", (2, 3, 3, 5, 7, 1, 1)),
@@ -102,16 +119,23 @@ SETTINGS = [
     Draft("gaussian, one query", (2, 3, 3, 1, 7, 16, 16)),
     Draft("gaussian, one key", (2, 3, 3, 5, 1, 16, 16)),
     Draft("gaussian, groups of three", (4, 6, 2, 5, 7, 16, 16)),
+    Draft("gaussian, groups of two", (2, 4, 2, 5, 7, 16, 16)),
+    Draft("gaussian, groups of four", (1, 8, 2, 5, 7, 16, 16)),
+    Draft("gaussian, groups of eight, n = m", (1, 16, 2, 7, 7, 16, 16)),
     Draft("gaussian, causal", (2, 3, 3, 7, 7, 16, 16), causal=True),
     Draft("gaussian, causal, n < m", (2, 3, 3, 5, 9, 16, 16), causal=True),
     Draft("gaussian, mask", (2, 3, 3, 5, 7, 16, 16), mask="shared"),
     Draft("gaussian, mask of each head", (2, 3, 3, 5, 7, 16, 16), mask="heads"),
+    Draft("gaussian, mask, n = m", (2, 3, 3, 7, 7, 16, 16), mask="batch"),
+    Draft("gaussian, strided mask", (2, 3, 3, 5, 7, 16, 16), mask="all", also=("strided inputs",)),
     Draft("gaussian, padding", (4, 3, 3, 5, 7, 16, 16), mask="padding"),
     Draft("gaussian, poison", (4, 3, 3, 5, 7, 16, 16), mask="padding", also=("poison",)),
     Draft("gaussian, empty rows", (2, 3, 3, 9, 7, 16, 16), mask="empty"),
     Draft("gaussian, bias", (2, 3, 3, 5, 7, 16, 16), bias="all"),
     Draft("gaussian, bias of each head", (2, 3, 3, 5, 7, 16, 16), bias="heads"),
     Draft("gaussian, bias of each item", (2, 3, 3, 5, 7, 16, 16), bias="batch"),
+    Draft("gaussian, bias, n = m", (2, 3, 3, 7, 7, 16, 16), bias="heads"),
+    Draft("gaussian, strided bias", (2, 3, 3, 5, 7, 16, 16), bias="all", also=("strided inputs",)),
     Draft("gaussian, shared bias", (2, 3, 3, 5, 7, 16, 16), bias="shared"),
     Draft("gaussian, bias with hidden entries", (2, 3, 3, 5, 7, 16, 16), bias="hidden"),
     Draft("gaussian, mask and causal", (2, 3, 3, 5, 7, 16, 16), mask="shared", causal=True),
@@ -126,6 +150,12 @@ SETTINGS = [
     Draft("gaussian, scale", (2, 3, 3, 5, 7, 16, 16), scale=0.3),
     Draft("gaussian, negative scale", (2, 3, 3, 5, 7, 16, 16), scale=-0.3),
     Draft("gaussian, dropout", (2, 3, 3, 5, 7, 16, 16), rho=0.25),
+    Draft("gaussian, dropout, n = m", (2, 3, 3, 7, 7, 16, 8), rho=0.5),
+    Draft("gaussian, dropout, groups", (2, 4, 2, 5, 7, 16, 16), rho=0.25),
+    Draft("gaussian, dropout, mask", (2, 3, 3, 5, 7, 16, 16), mask="batch", rho=0.25),
+    Draft("gaussian, dropout, bias", (2, 3, 3, 7, 7, 16, 16), bias="heads", rho=0.25),
+    Draft("gaussian, dropout, causal", (2, 3, 3, 9, 9, 16, 16), causal=True, rho=0.25),
+    Draft("gaussian, dropout, scale", (2, 3, 3, 5, 7, 16, 16), scale=0.3, rho=0.25),
     Draft("peaked", (2, 3, 3, 7, 11, 16, 16)),
     Draft("offset", (2, 3, 3, 7, 11, 16, 16)),
     Draft("tiny", (2, 3, 3, 7, 11, 16, 16)),
@@ -133,11 +163,15 @@ SETTINGS = [
     Draft("outliers", (2, 3, 3, 7, 11, 16, 16)),
     Draft("positive", (2, 3, 3, 7, 11, 16, 16)),
     Draft("large negative scores", (2, 3, 3, 7, 11, 16, 16)),
+    Draft("rows far apart", (2, 3, 3, 6, 11, 16, 16)),
     Draft("gaussian, tails of 17 and 33", (2, 3, 3, 17, 33, 16, 16)),
     Draft("gaussian, tails of 130 and 37", (2, 3, 3, 130, 37, 16, 16)),
     Draft("gaussian, tails, causal, bias", (1, 3, 3, 37, 70, 16, 16), causal=True, bias="heads"),
     Draft("gaussian, tails with a mask", (1, 3, 3, 37, 67, 16, 16), mask="shared"),
     Draft("gaussian, tails of 257 and 19", (1, 1, 1, 257, 19, 16, 16)),
+    Draft("gaussian, tails of 19 and 1030", (1, 1, 1, 19, 1030, 16, 16)),
+    Draft("gaussian, tails of 530 and 515", (1, 1, 1, 530, 515, 16, 16)),
+    Draft("gaussian, tails of 520, causal", (1, 1, 1, 520, 520, 8, 8), causal=True),
     Draft("outliers, tails of 65 and 130", (1, 2, 2, 65, 130, 16, 16)),
     Draft("gaussian, tails, groups, causal", (1, 6, 2, 67, 67, 16, 16), causal=True),
 ]

@@ -44,7 +44,7 @@ STEPS: dict[str, Step] = {
     "owner": lambda s: s.case.owner(s.means),
     "seen": lambda s: s.case.seen(s.means),
     "bias": lambda s: 0.0 if s.case.bias is None else s.case.bias,
-    "B": lambda s: np.where(s.seen, s.bias, -np.inf),
+    "B": lambda s: np.where(s.seen, s.bias, s.bias + s.means.hidden),
     # the way forward
     "keys": lambda s: s.K[:, s.owner],
     "values": lambda s: s.V[:, s.owner],

@@ -23,6 +23,7 @@ class Taken:
     square_with: frozenset[str] = frozenset()  # options with which n = m alone
     mask_axes: str | None = None  # as in Conventions
     bias_axes: str | None = None
+    fill: str | None = None
 
     def sizes(self, asked: SevenSizes, options: Collection[str] = ()) -> SevenSizes:
         """The sizes nearest to those that are asked for."""
@@ -67,6 +68,7 @@ class Taken:
     def drafts(self, drafts: Collection[Draft]) -> list[Draft]:
         """Those that can be made, each once."""
         kept = [x for x in map(self.draft, drafts) if x is not None and x.mask != "" and x.bias != ""]
+        kept = [x for x in kept if not (self.fill and "poison" in x.also)]  # its scores are larger than any number
         return list({replace(x, name=x.name.split(",")[0]): x for x in reversed(kept)}.values())[::-1]
 
     @property
@@ -87,6 +89,7 @@ class Taken:
         said = said or ["any sizes"]
         said += [f"{what}s of the axes {' '.join(axes)}" for what, axes in
                  (("mask", self.mask_axes), ("bias", self.bias_axes)) if axes]
+        said += [f"masks that add {self.fill}"] if self.fill else []
         return ", ".join(said).replace("biass", "biases")
 
 

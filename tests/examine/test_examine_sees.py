@@ -1,0 +1,118 @@
+"""Mistakes that show in some problems alone: each is planted, and seen."""
+
+import math
+
+import pytest
+import torch
+
+from attnmath import examine
+
+
+def attention(q, k, v, mask=None, bias=None, causal=False, dropout_mask=None, *, spoil=None):
+    """Right in PyTorch, unless spoil changes what it is given or what it has: {"mask": f, "P": f, ...}."""
+    spoil = spoil or {}
+
+    def spoiled(name, x):
+        return x if x is None or name not in spoil else spoil[name](x)
+
+    r = q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(r, 1) for x in (k, v))
+    A = q @ k.mT * q.shape[-1] ** -0.5
+    A = A if bias is None else A + spoiled("bias", bias)
+    A = A if mask is None else A.masked_fill(~spoiled("mask", mask), -math.inf)
+    if causal:
+        A = A.masked_fill(~torch.ones(A.shape[-2:]).tril().bool(), -math.inf)
+    P = spoiled("P", A.softmax(-1))
+    P = P if dropout_mask is None else P * spoiled("dropout_mask", dropout_mask)
+    return spoiled("O", P @ spoiled("v", v))
+
+
+def turned(x):
+    """Transposed where that can be done unseen."""
+    return x.mT if x.shape[-1] == x.shape[-2] else x
+
+
+def in_order(x):
+    """What a kernel reads that takes its argument to be contiguous."""
+    if x.is_contiguous():
+        return x
+    return torch.as_strided(x, x.shape, torch.empty(x.shape).stride())
+
+
+class Spoiled(torch.autograd.Function):
+    """The same output, and dQ halved under a condition on the arguments."""
+
+    @staticmethod
+    def forward(ctx, when, *args):
+        ctx.when, ctx.args = when, args
+        ctx.save_for_backward(*args[:3])
+        return attention(*args)
+
+    @staticmethod
+    def backward(ctx, do):
+        q, k, v = (x.detach().requires_grad_() for x in ctx.saved_tensors)
+        with torch.enable_grad():
+            dq, dk, dv = torch.autograd.grad(attention(q, k, v, *ctx.args[3:]), (q, k, v), do)
+        dq = dq / 2 if ctx.when(q, k, v, *ctx.args[3:]) else dq
+        return None, dq, dk, dv, *[None] * (len(ctx.args) - 3)
+
+
+def half(when):
+    def fn(q, k, v, mask=None, causal=False, dropout_mask=None):
+        return Spoiled.apply(when, q, k, v, mask, None, causal, dropout_mask)
+
+    return fn
+
+
+def given(**spoil):
+    return lambda q, k, v, **options: attention(q, k, v, **options, spoil=spoil)
+
+
+PLANTED = {
+    "a transposed mask": (given(mask=turned), {"mask"}),
+    "a transposed bias": (given(bias=turned), {"bias"}),
+    "a transposed dropout": (given(dropout_mask=turned), {"dropout_mask"}),
+    "a strided mask": (given(mask=in_order), {"mask"}),
+    "a strided bias": (given(bias=in_order), {"bias"}),
+    "d_v > d_k": (half(lambda q, k, v, *rest: v.shape[-1] > q.shape[-1]), ()),
+    "d_v = n": (half(lambda q, k, v, *rest: v.shape[-1] == q.shape[-2] != k.shape[-2]), ()),
+    "many heads": (half(lambda q, k, v, *rest: q.shape[1] > 8), ()),
+    "many items": (half(lambda q, k, v, *rest: q.shape[0] > 6), ()),
+    "more than 512 keys": (half(lambda q, k, v, *rest: k.shape[-2] > 512), ()),
+    "more than 512 queries": (half(lambda q, k, v, *rest: q.shape[-2] > 512), ()),
+    "dropout and causal": (half(lambda q, k, v, mask, B, causal, R: causal and R is not None),
+                           {"causal", "dropout_mask"}),
+    "dropout and a mask": (half(lambda q, k, v, mask, B, causal, R: mask is not None and R is not None),
+                           {"mask", "dropout_mask"}),
+} | {
+    f"heads of {d}": (half(lambda q, k, v, *rest, d=d: q.shape[-1] == d), ()) for d in (8, 32, 64, 80, 96, 128, 192, 256)
+} | {
+    f"groups of {r}": (half(lambda q, k, v, *rest, r=r: q.shape[1] == r * k.shape[1]), {"groups": None})
+    for r in (2, 3, 4, 8)
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_seen(name):
+    fn, options = PLANTED[name]
+    options = options if isinstance(options, dict) else {word: word for word in options}
+    report = examine(fn, options=options, seed=3, smallest=False)
+    assert report.wrong, str(report)
+
+
+def test_one_maximum_for_all_rows_is_seen():
+    def fn(q, k, v):
+        A = q @ k.mT * q.shape[-1] ** -0.5
+        E = torch.exp(A - A.amax((-1, -2), keepdim=True))
+        return E / E.sum(-1, keepdim=True) @ v
+
+    assert examine(fn, seed=3, smallest=False).wrong
+
+
+@pytest.mark.parametrize("options", [(), {"mask", "bias", "causal", "dropout_mask"}])
+def test_right(options):
+    def fn(q, k, v, **given):
+        return attention(q, k, v, **given)
+
+    report = examine(fn, options=options, seed=3, smallest=False)
+    assert report.right and all(p.passed for p in report.problems), str(report)
