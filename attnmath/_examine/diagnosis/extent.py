@@ -67,7 +67,7 @@ def not_judged(candidate: Candidate, told: Conventions, without: frozenset[str])
 
 
 def unusual(means: Conventions, told: Conventions) -> list[Finding]:
-    """A scale or an order of heads that nobody demanded, and that is not the usual one; a number in place of -inf."""
+    """A scale or an order of heads that nobody demanded and that is unusual; a number in place of -inf."""
     found, scale = [], means.scale
     if fill := means.fill:
         title = f"what is hidden has {fill} added to its score, not -inf: a score beyond that comes through"

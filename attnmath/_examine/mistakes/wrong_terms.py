@@ -198,7 +198,7 @@ WRONG_GRADIENTS: list[Mistake] = [
 ]
 
 
-def dB(change: Callable[[steps.Steps, np.ndarray], np.ndarray]) -> steps.Forms:
+def dB(change: Callable[[steps.Steps, np.ndarray], np.ndarray | None]) -> steps.Forms:
     return only({"dB": change}, lambda case: case.bias is not None)
 
 
