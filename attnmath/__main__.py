@@ -5,6 +5,7 @@ import io
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,8 @@ def _add_examine(commands: Any) -> None:
         help="what is not meant to be there: gradients such as dV, keywords that are no options")
     add("--seed", type=int, help="draw the same numbers as another run")
     add("--time-limit", type=_seconds, default=30.0, metavar="S", help="seconds for one call (30)")
+    add("--in-process", action="store_true",
+        help="examine in this process; else a crash, a loop and runaway memory are told")
     add("--no-smallest", action="store_true", help="do not look for the smallest case that fails")
     add("--json", action="store_true", help="print the report as JSON")
     add("--junit", metavar="FILE", help="also write the report as JUnit's XML")
@@ -105,24 +108,16 @@ def _add_vectors(commands: Any) -> None:
 
 
 def _examine(args: argparse.Namespace) -> int:
-    from attnmath._examine.contract.functions import Unusable, load_function
+    from attnmath._examine.contract.functions import Unusable
+    from attnmath._examine.contract.process import judged_apart
     from attnmath._examine.report.display import Progress
-
-    aside = io.StringIO() if args.quiet else sys.stderr
-    with redirect_stdout(aside):  # what the candidate prints is no part of the report
-        fn, (backward, reference) = load_function(args.target), (
-            None if name is None else load_function(name) for name in (args.backward, args.reference))
-    from attnmath import examine
 
     say = Progress(args.progress or sys.stderr.isatty(), sys.stderr.isatty())
     try:
-        with redirect_stdout(aside):
-            report = examine(
-                fn, backward, options=args.options, reference=reference, scale=args.scale, without=args.without,
-                conventions=args.conventions, dtype=args.dtype,
-                framework=args.framework, layout=args.layout, device=args.device, seed=args.seed,
-                time_limit=args.time_limit, smallest=not args.no_smallest, progress=say,
-            )
+        if args.in_process:
+            report = _report(args, say)
+        else:
+            report = judged_apart(partial(_report, args), args.target.rpartition(":")[2], args.time_limit, say)
     except (ValueError, TypeError, ImportError) as error:
         raise Unusable(" ".join(str(error).split())) from error
     finally:
@@ -134,6 +129,23 @@ def _examine(args: argparse.Namespace) -> int:
     else:
         print(report.to_json() if args.json else report)
     return report.status
+
+
+def _report(args: argparse.Namespace, say: Any) -> Any:
+    """The report, in this process."""
+    from attnmath._examine.contract.functions import load_function
+
+    with redirect_stdout(io.StringIO() if args.quiet else sys.stderr):  # what is printed is no part of the report
+        fn, (backward, reference) = load_function(args.target), (
+            None if name is None else load_function(name) for name in (args.backward, args.reference))
+        from attnmath import examine
+
+        return examine(
+            fn, backward, options=args.options, reference=reference, scale=args.scale, without=args.without,
+            conventions=args.conventions, dtype=args.dtype,
+            framework=args.framework, layout=args.layout, device=args.device, seed=args.seed,
+            time_limit=args.time_limit, smallest=not args.no_smallest, progress=say,
+        )
 
 
 def _vectors(args: argparse.Namespace) -> int:

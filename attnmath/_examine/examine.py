@@ -7,13 +7,17 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
+from functools import partial
 from numbers import Integral
 from typing import Any
 
 import numpy as np
 
 from attnmath._examine.contract.candidate import BadDevice, Candidate
-from attnmath._examine.contract.contract import AXIS_ORDERS
+from attnmath._examine.contract.contract import AXIS_ORDERS, MASK_FORMS, SCORES_AXES, check_candidate
+from attnmath._examine.contract.functions import name_of
+from attnmath._examine.contract.process import judged_apart
+from attnmath._examine.contract.state import given_back
 from attnmath._examine.diagnosis.examination import Examination
 from attnmath._examine.diagnosis.reference import checked_reference
 from attnmath._examine.problems.case import USUAL_SCALES, Conventions, scale_number
@@ -22,7 +26,9 @@ from attnmath._examine.report.report import Report
 
 DEMANDS = {
     "layout": AXIS_ORDERS,
-    "mask": ("keep", "drop", "add"),
+    "mask": tuple(MASK_FORMS),
+    "mask_axes": SCORES_AXES[1:],
+    "bias_axes": SCORES_AXES[1:],
     "causal": ("upper_left", "lower_right"),
     "groups": ("blocks", "interleaved", "none"),
     "scale": tuple(USUAL_SCALES),
@@ -34,11 +40,11 @@ DEMANDS = {
 def examine(
     fn: Callable[..., Any], backward: Callable[..., Any] | None = None, *,
     options: Mapping[str, Any] | Iterable[str] | None = None, conventions: Mapping[str, str] | None = None,
-    reference: Any = None, scale: str | float | None = None,
+    reference: Any = None, scale: str | float | None = None, sizes: Mapping[str, int] | None = None,
     without: Iterable[str] = (), dtype: Any = None,
     framework: str | None = None, layout: str | None = None, device: Any = None,
     seed: int | None = None, time_limit: float = 30.0, smallest: bool = True,
-    progress: bool | Callable[[str], None] | None = None,
+    progress: bool | Callable[[str], None] | None = None, isolate: bool = False,
 ) -> Report:
     """Whether an attention and its gradients are right, and if not, which term is wrong.
 
@@ -50,13 +56,17 @@ def examine(
     "groups", "dropout", "dropout_mask" and "seed" to their names. conventions is what is
     demanded of it: "layout", "mask", "causal", "groups", "scale", "empty"; what is not
     demanded is found out, and stated in the report; scale=1 or scale="1/d_k" demands a scale.
+    sizes says which sizes it takes alone, as {"n": 64, "d_k": 32, "H": 8}; what is not said is found out.
     without names what is not meant to be there: gradients, as "dV", and keywords of fn that are
     no options. reference is your own plain function, whatever it computes, called as fn is, or a
     pair of it and its backward: fn has to agree with what it gives in float64. dtype is float64,
     float32, bfloat16 or float16; without it float32, and float64 for NumPy. A call longer than
     time_limit seconds counts as one that hangs. With smallest=False the smallest failing
     case is not looked for. progress=None tells on a terminal how far it is; a function is
-    called with what is being done. seed makes the problems the same again. Raises TypeError
+    called with what is being done. seed makes the problems the same again. With isolate=True
+    all is done in a process of its own, with limits of time and memory: what ends a process or
+    never ends is told in the report; where processes cannot be copied (Windows, macOS, after
+    the first use of CUDA or JAX) fn needs to be found by its name in a module. Raises TypeError
     for an fn that cannot be called, ValueError for an option or a convention that is not known.
 
     >>> import numpy as np
@@ -71,22 +81,35 @@ def examine(
     """
     began = time.perf_counter()
     told = _demanded(conventions, layout, scale)
-    candidate = Candidate(fn, backward, options=options, framework=framework, dtype=dtype,
-                          layout=told.layout, device=device, time_limit=time_limit)
+    check_candidate(fn, backward, told.layout, time_limit)
     seed = secrets.randbits(31) if seed is None else _whole_number(seed)
     screen = sys.stderr.isatty()
     say = progress if callable(progress) else Progress(screen if progress is None else progress, screen)
+    how = dict(options=options, framework=framework, dtype=dtype, layout=told.layout, device=device)
+    how |= dict(time_limit=time_limit, sizes=sizes)
     given = None if reference is None else checked_reference(reference)
-    examination = Examination(candidate, told, seed, say, _words(without), given)
+    work = partial(_examined, fn, backward, how, told, seed, smallest, _words(without), given)
+    report = judged_apart(work, name_of(fn), time_limit, say) if isolate else work(say)
+    say("")
+    return replace(report, seconds=time.perf_counter() - began, seed=seed)
+
+
+def _examined(
+    fn: Callable, backward: Callable | None, how: Mapping[str, Any], told: Conventions, seed: int, smallest: bool,
+    without: frozenset[str], reference: Any, say: Callable[[str], None],
+) -> Report:
+    """The report, in this process."""
+    candidate = Candidate(fn, backward, **how)
+    examination = Examination(candidate, told, seed, say, without, reference)
     try:
-        with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):  # NaN is met, and judged
-            report = examination.report(smallest)
+        with given_back(), warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):
+            return examination.report(smallest)
     except BadDevice:
         raise
     except (Exception, SystemExit, GeneratorExit) as error:  # of ours: it says nothing about the function
-        report = examination.failed(error)
-    say("")
-    return replace(report, seconds=time.perf_counter() - began, seed=seed)
+        return examination.failed(error)
+    finally:
+        candidate.worker.end()
 
 
 def _words(without: Iterable[str]) -> frozenset[str]:

@@ -1,7 +1,6 @@
 """What to install for a library that is not there."""
 
-EXTRAS = {"torch": "torch", "jax": "adapters", "transformers": "adapters", "hypothesis": "examine",
-          "safetensors": "vectors"}
+EXTRAS = {"torch": "torch", "jax": "adapters", "transformers": "adapters", "safetensors": "vectors"}
 
 
 def install(library: str, extra: str | None = None) -> str:

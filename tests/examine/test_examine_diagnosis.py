@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from attnmath import examine
-from attnmath._examine.diagnosis.coefficients import Failure, from_terms
+from attnmath._examine.diagnosis.coefficients import from_terms
 from attnmath._examine.diagnosis.diagnosis import diagnose
 from attnmath._examine.diagnosis.mechanisms import without_trait
+from attnmath._examine.diagnosis.trial import Failure
 from attnmath._examine.mistakes.mistakes import MISTAKES
 from attnmath._examine.problems.bounds import spans, where_in_words
 from attnmath._examine.problems.case import Answer, Case, Conventions
@@ -110,8 +111,8 @@ def failure(x, got):
 
 
 def terms_of(got, x):
-    f = failure(x, got)
-    return {y.name: y for y in from_terms(f)}
+    """The first reading of each mistake that the separate terms show."""
+    return {readings[0].name: readings[0] for readings in from_terms(failure(x, got))}
 
 
 def test_the_separate_terms():
@@ -125,8 +126,8 @@ def test_the_separate_terms():
     without_D = Steps(x, changes=[{"D": lambda s, D: 0 * D}]).answer()
     assert set(terms_of(without_D, x)) == {"D_missing"}
     assert set(terms_of(without_D._replace(dQ=without_D.dQ / 0.3), x)) == {"D_missing", "dQ_noscale"}
-    thirds = Steps(x, changes=[{"D": lambda s, D: D / 3}]).answer()
-    assert "0.333333 times" in terms_of(thirds, x)["D_scaled"].title
+    thirds = Steps(x, changes=[{"D": lambda s, D: 0.3001 * D}]).answer()
+    assert "0.3001 times" in terms_of(thirds, x)["D_scaled"].title
     assert terms_of(want._replace(dQ=want.dQ + s.Q), x) == {}
     all_of_it = Answer(*(a * 1.01 for a in want))
     assert [y.title for y in terms_of(all_of_it, x).values()] == ["O, dQ, dK, dV, dB are 1.01 times what they should be"]

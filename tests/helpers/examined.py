@@ -10,13 +10,13 @@ WORDS = "named", "not named", "named wrongly", "missed"
 
 
 @cache
-def drawn(draw, takes, dtype, seed):
-    return draw(takes, dtype, seed)
+def drawn(draw, takes, dtype, seed, *taken):
+    return draw(takes, dtype, seed, *taken)
 
 
 def once(draw):
     """Draws the same problems once for all candidates that take the same."""
-    return lambda takes, dtype, seed: drawn(draw, frozenset(takes), dtype, seed)
+    return lambda takes, dtype, seed, *taken: drawn(draw, frozenset(takes), dtype, seed, *taken)
 
 
 ONCE = dict(exact_cases=once(examination.exact_cases), cases=once(examination.cases))

@@ -123,7 +123,18 @@ def test_what_the_candidate_prints_is_no_part_of_the_report(folder, capsys):
     words = ["examine", "mine_to_examine:noisy", "--backward", PAIR[2], "--json"]
     assert main(words) == 0
     told = capsys.readouterr()
-    assert json.loads(told.out)["verdict"] == "right" and "a word from the candidate" in told.err
+    report = Report.from_json(told.out)
+    assert report.right and [x.name for x in report.hazards] == ["prints"] and told.err == ""
+
+
+def test_what_ends_the_process_is_told(folder, capsys):
+    """The command goes on; in its own process it would end with the candidate."""
+    (folder / "ending.py").write_text("import os\ndef f(q, k, v): os._exit(0)\n")
+    assert main(["examine", "ending:f"]) == 2
+    assert "the process ended itself with the exit status 0" in " ".join(capsys.readouterr().out.split())
+    assert shell("examine", "ending:f", "--in-process", cwd=folder).stdout == ""
+    (folder / "ending_at_once.py").write_text("import os\nos._exit(0)\n")
+    assert main(["examine", "ending_at_once:f"]) == 2
 
 
 @pytest.mark.parametrize(("target", "message"), [
@@ -154,7 +165,7 @@ def test_what_cannot_be_loaded_is_one_clear_line(folder, capsys, target, message
 
 def test_a_file_does_not_take_the_place_of_a_library(folder, asked):
     (folder / "json.py").write_text("def f(q, k, v): return v\n")
-    assert main(["examine", "json.py:f"]) == 0
+    assert main(["examine", "json.py:f", "--in-process"]) == 0
     assert sys.modules["json"] is json and asked.calls[0][0][0].__module__ == "examined_json"
 
 
@@ -162,7 +173,7 @@ def test_everything_that_is_told_is_passed_on(folder, asked):
     words = ["--options", "mask=attn_mask,causal=always,scale,groups", "--conventions", "causal=lower_right",
              "--dtype", "float16", "--layout", "bshd", "--framework", "numpy", "--device", "cpu",
              "--seed", "7", "--time-limit", "2.5", "--no-smallest", "--reference", PAIR[0], "--scale", "1",
-             "--without", "dV,window"]
+             "--without", "dV,window", "--in-process"]
     assert main(["examine", *PAIR, *words]) == 0
     (fn, backward), options = asked.calls[0]
     assert (fn.__name__, backward.__name__) == ("forward", "backward")

@@ -34,7 +34,7 @@ def reading() -> Iterator[None]:
         yield
     except (Broken, Stop):
         raise
-    except Exception as error:
+    except BaseException as error:
         raise Broken(Fault("type", f"what it returns cannot be read: {message(error)}")) from error
 
 
@@ -54,6 +54,7 @@ class Called:
     fn: Callable[..., Any]
     backward: Callable[..., Any] | None
     options: dict[str, Any]
+    output: contract.Output
     arrays: Numpy
     earlier: list[tuple]  # what the call before returned, and its bits
 
@@ -67,6 +68,7 @@ class Called:
         dO = lib.arranged(to_layout(case.dO, layout), spread)
         options, bias = self.own_keywords(case, call)
         watch = contract.Watch(lib, args, dO, options, self.earlier)
+        self.output.shape = tuple(dO.shape)
         drawn = case.R is not None and "dropout_mask" not in self.options
 
         def seeded(function: Callable, *args: Any, **options: Any) -> Any:
@@ -76,13 +78,13 @@ class Called:
 
         grads = None
         if forward or lib.name == "numpy" or backward:
-            O = seeded(lib.called, self.fn, args, options)
+            O = seeded(lib.called, self.output, args, options)
             with reading():
                 faults += contract.check_output(lib, O, dO)
             if backward and not forward:
                 grads = seeded(backward, dO, *args, **options)
         else:
-            O, pull = seeded(lib.differentiated, self.fn, args, options, bias, only)
+            O, pull = seeded(lib.differentiated, self.output, args, options, bias, only)
             with reading():
                 faults += contract.check_output(lib, O, dO)
             grads = ask(pull, dO)
@@ -101,7 +103,7 @@ class Called:
         dB = read.pop("dB", None)
         read = {name: from_layout(x, layout) for name, x in read.items()}
         if dB is not None and case.bias is not None:
-            read["dB"] = contract.summed_dB(dB, case.bias, layout)
+            read["dB"] = contract.summed_dB(dB, case.bias, layout, means.bias_axes)
         return Answer(**read)
 
     def own_keywords(self, case: Case, call: Call) -> tuple[dict[str, Any], str | None]:
@@ -112,10 +114,9 @@ class Called:
         if keep is not None and bias is not None and words.get("mask") == words.get("bias") is not None:
             bias = np.where(keep, bias, -np.inf)  # one argument for both
         elif keep is not None:
-            forms = {"keep": keep, "drop": ~keep, "add": np.where(keep, 0.0, -np.inf)}
-            given["mask"] = lib.array(scores_axes(forms[means.mask or "keep"], layout))
+            given["mask"] = lib.array(contract.given_mask(case, keep, means, layout))
         if bias is not None:
-            given["bias"] = lib.array(scores_axes(bias, layout))
+            given["bias"] = lib.array(contract.placed(case, bias, means.bias_axes, layout))
         given["causal"], given["groups"] = case.causal, case.sizes["G"] != case.sizes["H"]
         if case.scale is not None:
             given["scale"] = case.scale
@@ -137,8 +138,9 @@ class Called:
         except (TypeError, ValueError):  # what is written in C may have none
             return {}
         scores = scores_axes(np.zeros((1, 1, s["n"], s["m"])), layout)
-        mask = {"keep": scores == 0, "drop": scores != 0, "add": scores}[means.mask or "keep"]
-        nothing = dict(mask=mask, bias=scores, dropout_mask=scores + 1, scale=case.gamma(means), dropout=0.0)
+        mask = contract.given_mask(case, np.ones((1, 1, s["n"], s["m"]), bool), means, layout)
+        bias = contract.placed(case, np.zeros((1, 1, s["n"], s["m"])), means.bias_axes, layout)
+        nothing = dict(mask=mask, bias=bias, dropout_mask=scores + 1, scale=case.gamma(means), dropout=0.0)
         without = [word for word, name in self.options.items()
                    if name in known and known[name].default is inspect.Parameter.empty]
         given = {word: nothing[word] for word in without if word in nothing}

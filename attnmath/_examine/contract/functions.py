@@ -1,23 +1,17 @@
-"""Somebody's function: found by its name, with the libraries that its code names; called, but not trusted."""
+"""Somebody's function: found by its name, with the libraries that its code names; what it may do wrong."""
 
-import ctypes
 import difflib
 import functools
 import importlib
 import importlib.util
 import os
-import queue
 import sys
-import threading
 import traceback
 import types
-import warnings
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from attnmath._words.extras import EXTRAS, absent
 
@@ -101,6 +95,16 @@ def _suggested(word: str, there: list[str]) -> str:
     return f"; did you mean {alike[0]}?" if alike else ""
 
 
+def name_of(fn: Any) -> str:
+    """The name of a function, or of the class of what is called like one."""
+    fn = fn.func if isinstance(fn, functools.partial) else fn
+    try:
+        name = getattr(fn, "__name__", None)
+    except BaseException:  # its own __getattr__ raises
+        name = None
+    return name if isinstance(name, str) else type(fn).__name__
+
+
 def library_of(x: Any) -> str | None:
     """The library that an object belongs to, by its module's name."""
     module = x.__name__ if isinstance(x, types.ModuleType) else getattr(x, "__module__", None)
@@ -168,7 +172,7 @@ def libraries_in_order(fn: Callable, backward: Callable | None) -> list[str]:
     return ["torch", "jax", "numpy"]
 
 
-# ---- it is called: in a thread of its own, and for a limited time -------------------------------
+# ---- what may go wrong when it is called --------------------------------------------------------
 
 
 class Fault(NamedTuple):
@@ -190,71 +194,11 @@ class Stop(BaseException):
     """Raised inside a call that takes too long."""
 
 
-class Worker:
-    """A daemon thread that calls one function after another.
-
-    One thread for all calls: the libraries keep their own threads and settings by thread.
-    """
-
-    def __init__(self) -> None:
-        self.hung: Fault | None = None  # the last call that did not come back
-        self._begin()
-
-    def _begin(self) -> None:
-        """A new thread, with queues of its own: one that hangs keeps the old ones."""
-        self.waiting: queue.Queue = queue.Queue()
-        self.done: queue.Queue = queue.Queue()
-        served = self.waiting, self.done
-        self.thread = threading.Thread(target=_serve, args=served, name="examined", daemon=True)
-
-    def call(self, function: Callable[[], Any], seconds: float) -> Any:
-        """What the function returns; Broken where it does not come back in time."""
-        if self.thread.ident is None:
-            self.thread.start()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self.waiting.put(function)
-            try:
-                good, result = self.done.get(timeout=seconds)
-            except queue.Empty:
-                self.hung = Fault("hangs", f"a call did not come back within {seconds:g} s ({self._stopped()})")
-                raise Broken(self.hung) from None
-        if good:
-            return result
-        raise result
-
-    def _stopped(self) -> str:
-        """The thread is asked to stop, and left alone where it does not."""
-        thread = ctypes.c_ulong(self.thread.ident or 0)
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(Stop))
-        try:
-            self.done.get(timeout=1.0)
-            return "it could be stopped"
-        except queue.Empty:
-            return "it could not be stopped and still runs"
-        finally:
-            self._begin()
-
-
-def _serve(waiting: queue.Queue, done: queue.Queue) -> None:
-    """Call what waits, and put whether it came to its end, and its result or its error."""
-    while True:
-        try:
-            call = waiting.get()
-            try:
-                with np.errstate(all="ignore"):
-                    done.put((True, call()))
-            except BaseException as error:  # whatever the function raises, it is its fault
-                done.put((False, error))
-        except Stop:  # it came too late, when the call had ended
-            continue
-
-
 def message(error: BaseException, length: int = 200) -> str:
     """An exception in one short line."""
     try:
         lines = str(error).encode("utf-8", "replace").decode().strip().splitlines()
-    except Exception:  # its own __str__ raises
+    except BaseException:  # its own __str__ raises
         lines = []
     text = f"{type(error).__name__}: {lines[0].strip()}" if lines else type(error).__name__
     return text if len(text) <= length else text[: length - 3] + "..."

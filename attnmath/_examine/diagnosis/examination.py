@@ -9,14 +9,14 @@ import numpy as np
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.functions import Broken, Fault, failure_of
 from attnmath._examine.diagnosis import extent, own_output
-from attnmath._examine.diagnosis.coefficients import Failure
 from attnmath._examine.diagnosis.conventions import detect
-from attnmath._examine.diagnosis.diagnosis import diagnose, unnamed_finding
+from attnmath._examine.diagnosis.diagnosis import diagnose
 from attnmath._examine.diagnosis.habits import broken_habits, hazards
-from attnmath._examine.diagnosis.mechanisms import by_trait, flushed, low_precision, replayed, vague
+from attnmath._examine.diagnosis.mechanisms import without_name
 from attnmath._examine.diagnosis.probes import TRIED, read_scale
 from attnmath._examine.diagnosis.reference import Reference, ReferenceFunctions, unlike_reference
 from attnmath._examine.diagnosis.smallest import smallest as smallest_case
+from attnmath._examine.diagnosis.trial import Failure
 from attnmath._examine.problems.bounds import judge_answer, right_and_bounds
 from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath._examine.problems.exact_problems import exact_answer, exact_bounds, exact_cases
@@ -52,6 +52,7 @@ class Examination:
         self.means = self.asked = told  # asked: with what a reference means
         self.problems: list[TriedProblem] = []
         self.failures: list[Failure] = []
+        self.trials: list[Failure] = []  # those that passed included
         self.faults: dict[Fault, None] = {}
         self.notes: list[Finding] = []
 
@@ -71,12 +72,14 @@ class Examination:
             self.notes = [x for x in self.notes if x.kind in ("contract", "convention")]
         if self.dtype != "float64":  # a float64 program may have a float32 softmax; else short is short
             self.means = replace(self.means, inside=self.told.inside)
+        if self.candidate.sizes is not None:
+            self.notes.insert(0, Finding("convention", "takes", self.candidate.words))
         if self.means.layout is None and any(x.kind == "contract" for x in self.notes):
             return self._report("not judged", [])
         self.faults |= dict.fromkeys(extent.meant(broken_habits(self.candidate, self.means), self.without))
         self.say("problems without rounding")
-        self.give(exact_cases(self.takes, self.dtype, self.seed), exact=True)
-        self.give(cases(self.takes, self.dtype, self.seed))
+        self.give(exact_cases(self.takes, self.dtype, self.seed, self.candidate.taken), exact=True)
+        self.give(cases(self.takes, self.dtype, self.seed, self.candidate.taken))
         self._zero_scale()
         if not any(p.passed or p.ratios for p in self.problems):
             found = extent.never_taken(self.problems, self.candidate) + self._contract()
@@ -98,12 +101,14 @@ class Examination:
         plain = self.reference is None or self.reference.plain
         if smallest and self.failures and plain:
             self.say("the smallest failing case")
-            lines = smallest_case(self.candidate, self.means, self.takes, self.dtype, lambda x: not self.solves(x))
+            failed = [(f.case, f.wrong) for f in self.failures]
+            lines = smallest_case(self.candidate, self.means, self.dtype, self.wrong_in, failed)
         self.say("hazards")
         beside = [] if wrong or not plain else hazards(self.candidate, self.means)
         beside += [x for x in self.notes if x.kind == "hazard"]
         self.notes = [x for x in self.notes if x.kind != "hazard"]
         beside += [Finding("hazard", f.name, f.sentence) for f in self.faults if self._harmless(f)]
+        beside += [Finding("hazard", *said) for said in self.candidate.kept.sentences]
         self.notes += extent.not_judged(self.candidate, self.told, self.without)
         beside += [] if self.reference else extent.unusual(self.means, self.told)
         found = self._contract() + found + extent.refusals(self.problems, self.faults)
@@ -134,16 +139,13 @@ class Examination:
             self.say(f"problem {i + 1} of {len(some)}: {case.name}")
             judged = self.judged(case, exact)
             self.problems.append(judged.tried)
-            self.failures += [judged.failure] if judged.failure else []
+            self.trials += [judged.failure] if judged.failure else []
+            self.failures += [judged.failure] if judged.failure and judged.failure.wrong else []
             self.faults |= dict.fromkeys(judged.faults)
 
     def judged(self, given: Case, exact: bool = False) -> JudgedCase:
         """One problem: what came, beside what is right and how far off it may be."""
-        taken = self.candidate.sizes
         case = given
-        if taken is not None and taken.square and case.sizes["n"] != case.sizes["m"]:
-            note = "of the sizes that were tried it takes n = m alone"
-            return JudgedCase(TriedProblem(case.name, case.traits, {}, False, note), None, ())
         outcome = self.candidate.run(case, self.means)
         if outcome.answer is None:
             fault = outcome.refusal
@@ -171,7 +173,7 @@ class Examination:
         came = {x: v.wrong for x, v in verdicts.items() if not v.passed and x in got.there}
         ratios = {x: max(v.ratio, v.aggregate) for x, v in verdicts.items() if x not in self.without}
         tried = TriedProblem(case.name, case.traits, ratios, passed)
-        failure = Failure(case, got, want, off, came, self.means, self.dtype) if came else None
+        failure = Failure(case, got, want, off, came, self.means, self.dtype)
         return JudgedCase(tried, failure, tuple(extent.meant(outcome.faults, self.without)))
 
     def _zero_scale(self) -> None:
@@ -190,30 +192,34 @@ class Examination:
         """Names; a short format is diagnosed in float32, if it is wrong there too."""
         self.say("which mistake it is")
         if any(f.name in OTHER_NUMBERS for f in self.faults):
-            return [unnamed_finding(min(self.failures, key=lambda f: f.size))]
+            return [without_name(self.trials)]
         if self.reference and not self.reference.plain:
             return [unlike_reference(self.failures, sum(p.judged for p in self.problems), repr(self.reference))]
         e = self
         if self.dtype in ("bfloat16", "float16"):
             wide = Examination(self.candidate.again("float32"), self.told, self.seed, self.say, self.without)
             wide.means = self.means
-            wide.give(cases(self.takes, "float32", self.seed))
+            wide.give(cases(self.takes, "float32", self.seed, self.candidate.taken))
             e = wide if wide.failures else self
-        found = replayed(e.failures) or flushed(e.failures) or diagnose(e.failures)
-        if any(map(vague, found)):
-            found = by_trait(found, e.problems, e.failures, e.solves)
-        named = any(x.kind == "mistake" for x in found)
+        more = cases(e.takes, e.dtype, self.seed + 1, self.candidate.taken)
+        found = diagnose(e.trials, more, lambda case: e.judged(case).failure)
+        named = all(x.kind == "mistake" for x in found)
+        if not named and e.means.empty not in (None, "zero"):  # it was read with a mask that may be taken wrongly
+            zero = replace(e.means, empty="zero")
+
+            def again(case: Case) -> Failure | None:
+                f = e.judged(case).failure
+                return f and f.under(zero)
+
+            other_way = diagnose([f.under(zero) for f in e.trials], more, again)
+            named = all(x.kind == "mistake" for x in other_way)
+            found = other_way if named else found
         demanded = self.asked != Conventions(layout=self.asked.layout)
         factor = [x.name for x in found] == ["O_scaled"]  # another function, if its gradients are those of O
-        if named and (demanded or not factor and all(x.kind == "mistake" for x in found)):
+        if named and (demanded or not factor):
             return found
-        other = self._another()  # where names do not explain all, they may fit by chance
-        if other and (other.kind == "unlisted" or not named):
-            return [other]
-        if named:
-            return found
-        exact = any(f.case.traits & {"hard", "uniform"} for f in e.failures)  # no format is short for these
-        return found if exact else low_precision(e.failures) or found
+        other = self._another()
+        return [other] if other and (other.kind == "unlisted" or not named) else found
 
     def _another(self) -> Finding | None:
         """That it is a function that is not in the list, and whether its gradients are those of its output."""
@@ -231,7 +237,7 @@ class Examination:
         other = own_output.reference(self.candidate, self.means, some)
         short = unit_roundoff(self.dtype) > unit_roundoff("float32")
         one = self.candidate.again("float32") if short and other else self.candidate
-        count = own_output.other_function(one, self.means, cases((), one.dtype, self.seed))
+        count = own_output.other_function(one, self.means, cases((), one.dtype, self.seed, one.taken))
         if count is None:
             return None
         where = f"its output is not that of attention in {count}"
@@ -253,6 +259,11 @@ class Examination:
         """What is no more than a hazard; NumPy makes float64 of float32 where a number of its own is met."""
         wider = fault.name == "dtype" and self.candidate.framework == "numpy" and " float64," in fault.sentence
         return wider or fault.name in HAZARDS
+
+    def wrong_in(self, case: Case) -> dict[str, np.ndarray]:
+        """What is wrong in its answer to a problem that is not counted: for each output, which entries."""
+        failure = self.judged(case).failure
+        return failure.wrong if failure else {}
 
     def _contract(self) -> list[Finding]:
         """Each fault once; numbers that are not finite are judged as numbers."""

@@ -106,7 +106,8 @@ def known_multiple(candidate: Candidate, means: Conventions, some: Sequence[Case
 
 def chosen(candidate: Candidate, dtype: str, seed: int) -> tuple[list[Case], list[Case]]:
     """The problems to compare in: three without options, and one with each that it takes; and others."""
-    some = [c for c in cases(set(candidate.options), dtype, seed) if not c.traits & UNTOLD and c.scale != 0]
+    some = cases(set(candidate.options), dtype, seed, candidate.taken)
+    some = [c for c in some if not c.traits & UNTOLD and c.scale != 0]
     some = [c for c in some if "gaussian" in c.traits]
     several = [c for c in some if min(c.sizes["n"], c.sizes["m"]) > 1]
     with_option = [next((c for c in several if word in c.traits), None) for word in COMPARED_OPTIONS]

@@ -1,14 +1,17 @@
 """A case as lines that can be pasted: imports, inputs, the call, what it gives, what is right."""
 
 import inspect
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from attnmath._examine.contract.attempt import ask
 from attnmath._examine.contract.candidate import Candidate
-from attnmath._examine.contract.contract import scores_axes, to_layout
+from attnmath._examine.contract.contract import MASK_FORMS, scores_axes, to_layout
+from attnmath._examine.contract.functions import Broken
 from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath._examine.problems.steps import Steps
 
@@ -20,26 +23,53 @@ PUBLIC = {"torch._C._nn": "torch.nn.functional", "jax._src.nn.functions": "jax.n
 RETURNED_AS = {"O": "o", "dQ": "dq", "dK": "dk", "dV": "dv", "dB": "db"}
 
 
-def lines_of_case(case: Case, inputs: Sequence[str], candidate: Candidate, means: Conventions, dtype: str) -> str:
-    """The case, made by the lines of inputs, the call, and the entry that is most wrong."""
+def lines_of_case(
+    case: Case, inputs: Sequence[str], candidate: Candidate, means: Conventions, dtype: str,
+    wrong: Mapping[str, np.ndarray] | None = None,
+) -> str:
+    """The case, made by the lines of inputs, the call, and the entry that is most wrong, among those that are."""
     layout, outcome = candidate.layout or means.layout or "bhsd", candidate.run(case, means)
+    case = outcome.case  # some are always causal
     found = [*_import_lines(inputs, candidate, dtype), "", *inputs, ""]
     found += _call(candidate, case, means, layout, dtype)
     if outcome.answer is None:
         return "\n".join([*found, f"# {outcome.refusal.sentence}"])
     want = Steps(case, means).answer()
-    name, at = worst_entry(outcome.answer, want)
+    name, at = worst_entry(outcome.answer, want, wrong)
     mine, theirs = ", ".join(map(str, at)), ", ".join(map(str, _own_index(name, at, layout)))
     found += ["", _right(case, means, name)]
     entry = f"{RETURNED_AS[name]}[{theirs}]"
     entry = f"{entry}.item()" if candidate.library.name == "torch" else f"float({entry})"
     found.append(f'print("{name}[{mine}] is", {entry}, "and should be", float(right[{mine}]))')
     got, right = getattr(outcome.answer, name)[at], getattr(want, name)[at]
-    return "\n".join([*found, f"# {name}[{mine}] is {got:.6g} and should be {right:.6g}"])
+    digits = next((k for k in (6, 9, 12) if f"{got:.{k}g}" != f"{right:.{k}g}"), 17)
+    return "\n".join([*found, f"# {name}[{mine}] is {got:.{digits}g} and should be {right:.{digits}g}"])
 
 
-def worst_entry(got: Answer, want: Answer) -> tuple[str, tuple[int, ...]]:
-    """The letter and the entry that are most wrong, compared with the largest entry."""
+def fails_when_run(text: str, candidate: Candidate) -> bool:
+    """Whether the lines, pasted, print what their last one says: an entry, and another that is right."""
+    said: list[str] = []
+    own = {_called(f, candidate): f for f in (candidate.fn, candidate.backward) if f is not None}
+    names = {k: f for k, f in own.items() if f"# {k} is your own function" in text}
+    names |= {"print": lambda *x: said.append(" ".join(map(str, x)))}
+    try:
+        candidate.in_time(lambda: ask(exec, text, names))
+    except Broken:
+        return False
+    read = re.compile(r"#? ?(\w+\[.*?\]) is (\S+) and should be (\S+)")
+    one, other = (read.fullmatch(line) for line in (" ".join(said), text.splitlines()[-1]))
+    if one is None or other is None or one[1] != other[1]:
+        return False
+    (got, right), (first, second) = ((float(x[2]), float(x[3])) for x in (one, other))
+    apart = abs(first - second) / 8 if np.isfinite(first - second) else 0.0
+    near = all(a == b or a != a and b != b or abs(a - b) <= apart for a, b in ((got, first), (right, second)))
+    return near and got != right
+
+
+def worst_entry(
+    got: Answer, want: Answer, wrong: Mapping[str, np.ndarray] | None = None
+) -> tuple[str, tuple[int, ...]]:
+    """The letter and the entry that are most wrong, compared with the largest entry; of those that are wrong."""
     found = []
     for name in RETURNED_AS:
         a, b = got.there.get(name), want.there.get(name)
@@ -47,6 +77,7 @@ def worst_entry(got: Answer, want: Answer) -> tuple[str, tuple[int, ...]]:
             with np.errstate(all="ignore"):
                 error = np.where(a == b, 0.0, np.abs(a - b) / (np.abs(b).max(initial=0.0) or 1.0))
             error = np.where(np.isnan(error), np.inf, error)
+            error = error if wrong is None else np.where(wrong.get(name, False), error, -1.0)
             at = np.unravel_index(int(error.argmax()), error.shape)
             found.append((float(error[at]), name, tuple(map(int, at))))
     _, name, place = max(found)
@@ -92,7 +123,7 @@ def _call(candidate: Candidate, case: Case, means: Conventions, layout: str, dty
     found.append("do = " + _dO(plain, case, axes, layout, library))
     options, given = _given_options(candidate, case, means, layout)
     for name, value in given.items():
-        is_bool = name == "mask" and means.mask != "add"
+        is_bool = name == "mask" and means.mask in (None, "keep", "drop")
         kind = {"torch": "torch.tensor({})", "jax": "jax.numpy.array({})", "numpy": "{}"}[library]
         pattern = kind if is_bool else make if name == "b" else plain
         found.append(f"{name} = {pattern.format(value)}")
@@ -128,12 +159,11 @@ def _given_options(
     words, lacking = candidate.options, LACKING.get(layout, "")
     value, arrays = {}, {}
     if case.keep is not None:
-        forms = {"keep": "keep", "drop": "~keep", "add": "np.where(keep, 0.0, -np.inf)"}
-        form = forms[means.mask or "keep"]
-        arrays["mask"] = f"({form}){lacking}" if lacking else form
+        form = MASK_FORMS[means.mask or "keep"]
+        arrays["mask"] = _placed(form, case, means.mask_axes) or (f"({form}){lacking}" if lacking else form)
         value["mask"] = "mask"
     if case.bias is not None:
-        arrays["b"], value["bias"] = f"bias{lacking}", "b"
+        arrays["b"], value["bias"] = _placed("bias", case, means.bias_axes) or f"bias{lacking}", "b"
     if case.R is not None:
         arrays["r"], value["dropout_mask"] = f"R{lacking}", "r"
     if case.scale is not None:
@@ -149,12 +179,23 @@ def _given_options(
     return "".join(named), arrays
 
 
+def _placed(form: str, case: Case, axes: str | None) -> str | None:
+    """What a mask or a bias on axes of its own is made from; None where it has the usual ones."""
+    if axes is None:
+        return None
+    s, index = case.sizes, ", ".join(":" if letter in axes else "0" for letter in "bhnm")
+    whole = f"np.broadcast_to({form}, {(s['b'], s['H'], s['n'], s['m'])})[{index}]"
+    sizes = dict(b=s["b"], h=s["H"], n=s["n"], m=s["m"])
+    return f"{whole}.reshape({tuple(sizes.get(letter, 1) for letter in axes)})" if "1" in axes else whole
+
+
 def _nothing(case: Case, means: Conventions, layout: str) -> dict[str, tuple[str, str]]:
     """What changes nothing, for an option without a default: the name of an array, and what it is."""
     shape = scores_axes(np.zeros((1, 1, case.sizes["n"], case.sizes["m"])), layout).shape
-    masks = {"keep": f"np.ones({shape}, bool)", "drop": f"np.zeros({shape}, bool)", "add": f"np.zeros({shape})"}
+    nothing = "ones" if (means.mask or "keep").startswith("keep") else "zeros"
+    mask = f"np.{nothing}({shape}{', bool' if means.mask in (None, 'keep', 'drop') else ''})"
     return dict(
-        mask=("mask", masks[means.mask or "keep"]), bias=("zeros", f"np.zeros({shape})"),
+        mask=("mask", _placed(mask, case, means.mask_axes) or mask), bias=("zeros", f"np.zeros({shape})"),
         dropout_mask=("ones", f"np.ones({shape})"), scale=("", repr(case.gamma(means))), dropout=("", "0.0"),
     )
 

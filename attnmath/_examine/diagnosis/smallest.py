@@ -1,28 +1,27 @@
-"""The smallest case that still fails; hypothesis looks for it among cases that are made from a few choices.
+"""The smallest case that still fails, for the same reason: problems that failed, made smaller step by step.
 
-The lines that make a case's numbers also make the case itself, so that who pastes them has the same numbers.
+The lines that make a case's numbers also make the case itself, so that who pastes them has the same
+numbers; and they are run before they are shown.
 """
 
-import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from attnmath._examine.contract.candidate import Candidate
-from attnmath._examine.diagnosis.paste import lines_of_case
-from attnmath._examine.problems.case import SHAPES, Case, Conventions, Draft
-from attnmath._words.extras import install
+from attnmath._examine.diagnosis.paste import fails_when_run, lines_of_case
+from attnmath._examine.problems.case import Case, Conventions, Draft
 from attnmath.rounding.formats import nearest
 
-SECONDS = 15.0  # for the search, while another case may still be tried
-MOST_CALLS = 600  # of the candidate at most, so that a quick machine does not find another case
-FEW_CALLS = 60  # cases that are tiny, or without mask, bias and the like, before others are tried too
+MOST_CALLS = 300  # of the candidate; a number, so that a quick machine does not find another case
+MOST_STARTS = 6  # problems that failed, with each of the kinds of numbers
+MOST_SHOWN = 5  # cases whose lines are run, the smallest first
 MOST_LISTED = 24  # numbers that are worth writing down one by one
-MISSING = f"hypothesis would find the smallest case that fails: {install('hypothesis')}"
-FIRST = dict(b=2, G=2, r=2, n=3, m=3, d_k=2, d_v=2)  # JAX compiles anew for each new shape
-LAST = dict(b=2, G=2, r=3, n=70, m=70, d_k=6, d_v=6)
+SEEDS = 3  # numbers are drawn anew where they show nothing
+SIZES = ("b",), ("G",), ("r",), ("n", "m"), ("n",), ("m",), ("d_k", "d_v"), ("d_k",), ("d_v",)  # together, alone
 KINDS_OF_NUMBERS = "quarters", "normal", "large", "small", "far below"
 DRAWN = {  # all but "normal" are numbers of every format
     "quarters": "rng.integers(-8, 9, {}) / 4",
@@ -31,11 +30,12 @@ DRAWN = {  # all but "normal" are numbers of every format
     "small": "rng.integers(-8, 9, {}) / 1024",
 }
 BELOW = {"Q": "rng.integers(8, 17, {}) * 1.0", "K": "rng.integers(-16, -7, {}) * 1.0"}
+Wrong = Mapping[str, np.ndarray]  # for each output that is wrong, which of its entries
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a case is made from; its numbers follow from it. The simplest choice comes first."""
+    """What a case is made from; its numbers follow from it. The simplest choice is the first."""
 
     mask: str | None = None  # a key of SHAPES, or "empty"
     causal: bool = False
@@ -52,7 +52,7 @@ class Recipe:
     d_v: int = 1
     numbers: str = "quarters"
     seed: int = 0
-    listed: tuple[int, ...] | None = None  # the numbers one by one, in place of a seed
+    listed: tuple[float, ...] | None = None  # the numbers one by one, in place of a seed
 
 
 def input_lines(x: Recipe, dtype: str) -> list[str]:
@@ -104,120 +104,132 @@ def case_of(x: Recipe, dtype: str) -> Case:
     return Case(Q, K, V, dO, keep, bias, x.causal, x.scale, R, "smallest", traits)
 
 
-def smallest(
-    candidate: Candidate, means: Conventions, options: Collection[str], dtype: str, fails: Callable[[Case], bool],
-    start: Case | None = None, seconds: float = SECONDS,
-) -> str | None:
-    """Lines that show the smallest case that fails; None if none is found in time.
+def recipe_of(case: Case, layout: str) -> Recipe:
+    """A case like this one, with other numbers."""
+    def kind(x: np.ndarray | None) -> str | None:
+        shape = (1, 1, 1, 1, *(() if x is None else x.shape))[-4:]
+        own = {(True, True): "all", (False, True): "heads", (True, False): "batch"}
+        return None if x is None else own.get((shape[0] > 1, shape[1] > 1), "shared")
 
-    Nothing is tried that is larger than start, a case that fails, or has what it lacks.
-    Without hypothesis the line says what to install.
-    """
-    try:
-        from hypothesis import strategies as st
-    except ImportError:
-        return f"# {MISSING}"
-    together = candidate.options.get("mask") == candidate.options.get("bias")
-
-    def bad(x: Recipe) -> bool:
-        return not (together and x.mask and x.bias) and fails(case_of(x, dtype))
-
-    search, now = _Search(bad), time.monotonic()
-    layout = candidate.layout or means.layout or "bhsd"
-    for sizes, examples, share in ((FIRST, FEW_CALLS, 0.5), (LAST, MOST_CALLS, 1.0)):
-        search.end = now + share * seconds
-        choices = _possible_choices(means, options, layout, start, sizes)
-        drawn = {name: st.sampled_from(x) for name, x in choices.items()}
-        plain = {name: drawn[name] for name in (*sizes, "numbers", "seed")}
-        if search.run(st.builds(Recipe, **plain), FEW_CALLS) or search.run(st.builds(Recipe, **drawn), examples):
-            search.end = now + seconds
-            search.run(_with_numbers(search.found[-1], st), MOST_CALLS)
-            return pasted_recipe(search.found[-1], candidate, means, dtype)
-    return None
-
-
-def pasted_recipe(x: Recipe, candidate: Candidate, means: Conventions, dtype: str) -> str:
-    """The case as lines to paste."""
-    return lines_of_case(case_of(x, dtype), input_lines(x, dtype), candidate, means, dtype)
-
-
-class _Late(BaseException):
-    """The time is over; hypothesis lets it through."""
-
-
-class _Search:
-    """hypothesis' search, for a limited time; each recipe is tried once."""
-
-    def __init__(self, fails: Callable[[Recipe], bool]) -> None:
-        self.fails, self.end = fails, 0.0
-        self.known: dict[Recipe, bool] = {}
-        self.found: list[Recipe] = []
-
-    def run(self, drawn: Any, examples: int) -> bool:
-        """Append to found the simplest of what is drawn that fails, if there is one."""
-        from random import Random
-
-        from hypothesis import Phase, find, settings
-        from hypothesis.errors import HypothesisException
-
-        phases = [Phase.generate, Phase.shrink]
-        rules = settings(database=None, max_examples=examples, phases=phases, deadline=None)
-        before = set(self.known)
-        try:
-            self.found.append(find(drawn, self._tried, settings=rules, random=Random(0)))
-        except _Late:
-            self.found += sorted((x for x, bad in self.known.items() if bad and x not in before), key=_size)[:1]
-        except HypothesisException:
-            return False
-        return bool(self.found)
-
-    def _tried(self, recipe: Recipe) -> bool:
-        if recipe not in self.known:
-            if time.monotonic() > self.end or len(self.known) >= 2 * MOST_CALLS:
-                raise _Late
-            self.known[recipe] = self.fails(recipe)
-        return self.known[recipe]
-
-
-def _size(x: Recipe) -> tuple:
-    """What is simpler comes first."""
-    ingredients = sum(map(bool, (x.mask, x.causal, x.bias, x.scale, x.dropped, x.memory)))
-    numbers = x.b * x.G * (x.d_k + x.d_v) * (x.r * x.n + x.m)
-    return ingredients, numbers, KINDS_OF_NUMBERS.index(x.numbers), sum(map(abs, x.listed or ()))
-
-
-def _possible_choices(
-    means: Conventions, options: Collection[str], layout: str, start: Case | None, sizes: dict[str, int]
-) -> dict[str, Sequence]:
-    """What each part of a recipe may be, the simplest first."""
-    top, may = dict(sizes), set(options)
-    if start is not None:
-        s = start.sizes
-        top = {k: min(size, s["H"] // s["G"] if k == "r" else s[k]) for k, size in sizes.items()}
-        may &= {*start.needs, *(["dropout_mask"] if start.has("R") else [])}
-    top |= {"b": 1} if "b" not in layout else {}
-    top |= {"G": 1, "r": 1} if "h" not in layout else {}
-    top |= {"r": 1} if "groups" not in options else {}
-    memory = [None, *(kind for kind in ("strided", "broadcast") if not start or f"{kind} dO" in start.traits)]
-    empty = ["empty"] if means.empty in (None, "zero") and (not start or "empty row" in start.traits) else []
-    kinds = ["shared", "heads", "batch", "all"]
-    assert set(kinds) == set(SHAPES)
-    return dict(
-        mask=[None, *(kinds + empty if "mask" in may else [])],
-        causal=[False, True] if "causal" in may else [False],
-        bias=[None, *(kinds if "bias" in may else [])],
-        scale=[None, *([0.5, 2.0] if "scale" in may else [])],
-        dropped=[False, True] if "dropout_mask" in may else [False],
-        memory=memory, **{name: range(1, size + 1) for name, size in top.items()},
-        numbers=KINDS_OF_NUMBERS, seed=range(8),
+    s, memory = case.sizes, [word for word in ("strided", "broadcast") if f"{word} dO" in case.traits]
+    hides = case.keep is not None and not case.keep.any(-1).all()
+    G, r = (s["G"], s["H"] // s["G"]) if "h" in layout else (1, 1)
+    return Recipe(
+        "empty" if hides else kind(case.keep), case.causal, kind(case.bias), case.scale, case.R is not None,
+        memory[0] if memory else None, s["b"] if "b" in layout else 1, G, r, s["n"], s["m"], s["d_k"], s["d_v"],
     )
 
 
-def _with_numbers(recipe: Recipe, st: Any) -> Any:
-    """The same recipe with its numbers one by one, where they are few."""
-    x, H = recipe, recipe.G * recipe.r
-    count = x.b * (H * x.n * (x.d_k + x.d_v) + x.G * x.m * (x.d_k + x.d_v))
-    if count > MOST_LISTED:
-        return st.just(recipe)
-    numbers = st.tuples(*[st.integers(-2, 2)] * count)
-    return st.builds(lambda listed: replace(recipe, listed=listed), numbers)
+def smallest(
+    candidate: Candidate, means: Conventions, dtype: str, judge: Callable[[Case], Wrong],
+    failed: Sequence[tuple[Case, Wrong]],
+) -> str | None:
+    """Lines that show a small case that fails as those did that failed; None if none is found.
+
+    judge: what is wrong in the candidate's answer to a case. The outputs that are wrong are those
+    that are wrong in the cases that failed. The lines are run first, and fail when they are run.
+    """
+    search = _Search(candidate, means, dtype, judge, [frozenset(wrong) for _, wrong in failed])
+    cases = sorted((case for case, _ in failed), key=lambda x: (len(x.needs), x.Q.size * x.K.shape[2]))
+    layout = candidate.layout or means.layout or "bhsd"
+    starts = [x for case in cases for x in _alternatives(recipe_of(case, layout), candidate)]
+    starts = list(dict.fromkeys(starts))[:MOST_STARTS]
+    for kind, seed, x in product(KINDS_OF_NUMBERS, range(2), starts):
+        if search.fails(replace(x, numbers=kind, seed=seed)):
+            search.shrink()
+            break
+    shown = (pasted_recipe(x, candidate, means, dtype, w) for x, w in reversed(search.found[-MOST_SHOWN:]))
+    return next((text for text in shown if fails_when_run(text, candidate)), None)
+
+
+def _alternatives(x: Recipe, candidate: Candidate) -> Iterator[Recipe]:
+    """The recipes that can be said in lines: without drawn dropout, a mask and a bias in two arguments."""
+    if "dropout_mask" not in candidate.options:
+        x = replace(x, dropped=False)
+    if x.mask and x.bias and candidate.options.get("mask") == candidate.options.get("bias"):
+        yield replace(x, bias=None)
+        x = replace(x, mask=None)
+    yield x
+
+
+def pasted_recipe(
+    x: Recipe, candidate: Candidate, means: Conventions, dtype: str, wrong: Wrong | None = None
+) -> str:
+    """The case as lines to paste."""
+    return lines_of_case(case_of(x, dtype), input_lines(x, dtype), candidate, means, dtype, wrong)
+
+
+class _Search:
+    """Recipes that fail for the same reason, each simpler than the one before."""
+
+    def __init__(
+        self, candidate: Candidate, means: Conventions, dtype: str, judge: Callable[[Case], Wrong],
+        seen: Sequence[frozenset[str]],
+    ) -> None:
+        self.candidate, self.means, self.dtype, self.judge = candidate, means, dtype, judge
+        self.seen, self.always = {*seen}, frozenset.intersection(*seen) if seen else frozenset()
+        self.ever = frozenset().union(*seen)
+        self.known: dict[Recipe, bool] = {}
+        self.found: list[tuple[Recipe, Wrong]] = []
+
+    def fails(self, x: Recipe) -> bool:
+        """Whether it fails as those before it; then it is the last that was found."""
+        if x not in self.known and len(self.known) < MOST_CALLS:
+            case = case_of(x, self.dtype)
+            wrong = self.judge(case) if self._can_be_said(case) else {}
+            letters = frozenset(wrong)
+            alike = letters in self.seen or self.always and self.always <= letters <= self.ever
+            self.known[x] = bool(letters and alike)
+            self.found += [(x, wrong)] if self.known[x] else []
+        return self.known.get(x, False)
+
+    def _can_be_said(self, case: Case) -> bool:
+        """Whether the right answer can be said in a line: an empty row gives 0."""
+        always = self.candidate.options.get("causal") is True
+        rows = replace(case, causal=case.causal or always).seen(self.means).any(-1)
+        return bool(rows.all()) or self.means.empty in (None, "zero")
+
+    def drawn_anew(self, **fewer: Any) -> bool:
+        """Whether the last recipe still fails with these changes, and with numbers of some seed."""
+        x = replace(self.found[-1][0], **fewer)
+        return any(self.fails(replace(x, seed=seed)) for seed in dict.fromkeys([x.seed, *range(SEEDS)]))
+
+    def shrink(self) -> None:
+        """Fewer ingredients, smaller sizes, simpler numbers, until nothing helps."""
+        before, none = None, Recipe()
+        while before != self.found[-1][0]:
+            before = self.found[-1][0]
+            for name in ("mask", "bias", "memory", "scale", "dropped", "causal"):
+                simpler = getattr(none, name), {"mask": "shared", "bias": "shared", "scale": 0.5}.get(name)
+                if getattr(before, name) not in simpler:
+                    any(self.drawn_anew(**{name: x}) for x in simpler[: 2 if simpler[1] else 1])
+                elif getattr(before, name) != simpler[0]:
+                    self.drawn_anew(**{name: simpler[0]})
+            for names in SIZES:
+                self._smaller(names)
+        self._simpler_numbers()
+
+    def _smaller(self, names: tuple[str, ...]) -> None:
+        """One size, or two that are equal, as small as may be: 1, or by halving."""
+        x = self.found[-1][0]
+        high, low = getattr(x, names[0]), 0
+        if any(getattr(x, name) != high for name in names):
+            return
+        while high - low > 1:
+            middle = (low + high) // 2 if low else 1
+            low, high = (low, middle) if self.drawn_anew(**dict.fromkeys(names, middle)) else (middle, high)
+
+    def _simpler_numbers(self) -> None:
+        """The numbers one by one, where they are few: 0, 1, -1 or 2 in place of another."""
+        x = self.found[-1][0]
+        case = case_of(x, self.dtype)
+        numbers = [float(y) for z in (case.Q, case.K, case.V, case.dO) for y in z.flat]
+        if len(numbers) > MOST_LISTED or not self.fails(replace(x, listed=tuple(numbers))):
+            return
+        simple = (0.0, 1.0, -1.0, 2.0)
+        for i, y in enumerate(numbers):
+            for z in simple[: simple.index(y) if y in simple else None]:
+                other = (*numbers[:i], z, *numbers[i + 1 :])
+                if self.fails(replace(x, listed=other)):
+                    numbers[i] = z
+                    break

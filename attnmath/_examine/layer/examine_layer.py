@@ -5,12 +5,14 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from attnmath._examine.contract.functions import Broken, failure_of
+from attnmath._examine.contract.functions import Broken, failure_of, name_of
+from attnmath._examine.contract.process import judged_apart
 from attnmath._examine.layer.conventions import KnownLayer, OwnLayer, possible_layers, understood, with_mask
 from attnmath._examine.layer.diagnosis import diagnose_layer
 from attnmath._examine.layer.layer import Layer, LayerAnswer, LayerCase
@@ -30,7 +32,8 @@ def examine_layer(
     heads: int | None = None, mask: str | None = None, causal: bool | None = None,
     rotary: Callable | None = None, pairing: str | None = None, layout: str | None = None,
     reading: tuple[str, str] | None = None, conventions: Mapping[str, str] | None = None,
-    dtype: str | None = None, seed: int | None = None, smallest: bool = True,
+    dtype: str | None = None, seed: int | None = None, smallest: bool = True, isolate: bool = False,
+    time_limit: float = 30.0,
 ) -> Report:
     """Whether a layer and its gradients are right; if not, which term is wrong.
 
@@ -49,8 +52,9 @@ def examine_layer(
     layout and mask; reading and conventions demand. A layer of NumPy, or with a way back of
     its own, gives backward(dY, X, Z, weights) -> {"X": dX, "Z": dZ, "W_Q": dW_Q, ...}; of
     PyTorch without the weights. mask is the keyword of the layer's mask; rotary(n) gives cos
-    and sin of its rotary embedding, each (n, d_k). Raises TypeError for what is no layer, and
-    ValueError for weights that fit no form.
+    and sin of its rotary embedding, each (n, d_k). With isolate=True all is done in a process
+    of its own, as examine does it, for 40 times time_limit seconds at most. Raises TypeError
+    for what is no layer, and ValueError for weights that fit no form.
 
     >>> import torch
     >>> from attnmath import examine_layer
@@ -59,6 +63,10 @@ def examine_layer(
 
     Derived in chapters/examine.md.
     """
+    if isolate:
+        given = {k: x for k, x in locals().items() if k not in ("layer", "isolate")}
+        work = partial(_here, layer, given)
+        return judged_apart(work, name_of(layer), time_limit, lambda doing: None)
     start = time.perf_counter()
     told = Conventions(**(conventions or {}))
     seed = secrets.randbits(31) if seed is None else seed
@@ -75,6 +83,10 @@ def examine_layer(
         said = Finding("unnamed", "examination", failure_of(error))
         report = reported(candidates[0], "not judged", told, told, (said,))
     return replace(report, seconds=time.perf_counter() - start)
+
+
+def _here(layer: Any, given: Mapping[str, Any], say: Callable[[str], None]) -> Report:
+    return examine_layer(layer, **given)
 
 
 def as_layer(layer: Any) -> Layer:
