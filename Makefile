@@ -40,7 +40,7 @@ COMPARED = changed=$$($(PY) tools/nb.py changed); [ -z "$$changed" ] || $(KERNEL
 CHECKS := $(DONE)/pairs $(DONE)/ledger $(DONE)/made $(DONE)/pages $(DONE)/notebooks
 LEDGER := chapters/ledger.md
 
-.PHONY: book test test-adapters check html chapter chapter-rows chapter-notebook env lab notebooks text ledger fresh-ledger pages museum trained second-order misprints proofs portable lint mutants exact-mutants identities wheel accessible clean help
+.PHONY: book test test-adapters check html chapter chapter-rows chapter-notebook env lab notebooks text ledger fresh-ledger pages museum trained second-order misprints proofs portable lint mutants exact-mutants identities wild wheel accessible clean help
 
 help:
 	@echo 'make book        check every page and notebook, then build _build/html'
@@ -66,6 +66,7 @@ help:
 	@echo 'make mutants     mutation testing of the formula modules (long)'
 	@echo 'make exact-mutants  every small change of a formula function, judged by exact arithmetic (minutes)'
 	@echo 'make identities  collected identities, false ones at 100 seeds each: none may be proved (half an hour)'
+	@echo 'make wild        attention code of others before the checker: right, wrong, hostile (quarter of an hour)'
 	@echo 'make wheel       the package in dist/'
 	@echo 'make clean       remove what was made; keeps the environment $(ENV)'
 	@command -v "$(PYTHON)" > /dev/null && "$(PYTHON)" tools/lines.py || true
@@ -226,6 +227,10 @@ test-adapters: $(ENV)/.ready-adapters
 
 accessible: $(ENV)/.ready-accessible $(DONE)/html
 	$(PY) tools/accessible.py _build/html --jobs $(JOBS)
+
+# Right code, mistakes and hostile candidates of people who had not read the checker.
+wild: $(READY)
+	$(PY) benchmarks/wild.py --jobs $(JOBS)
 
 mutants: $(ENV)/.ready-mutants
 	$(PY) -m mutmut run

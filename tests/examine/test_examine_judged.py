@@ -190,7 +190,7 @@ def test_a_scale_of_0_that_is_taken_for_none_is_a_hazard():
         return torch.softmax(q @ k.mT * (scale or q.shape[-1] ** -0.5), -1) @ v
 
     report = report_on(or_default, options=["scale"])
-    assert report.right and [f.name for f in report.hazards] == ["zero_scale"]
+    assert report.right and [f.name for f in report.hazards] == ["scale_of_zero"]
     assert report_on(lambda q, k, v, scale=None: or_default(q, k, v, scale or 2.0), options=["scale"], scale=1).wrong
     ignored = report_on(lambda q, k, v, scale=None: or_default(q, k, v), options=["scale"])
     assert ignored.wrong and "ignored" in ignored.sentence

@@ -80,7 +80,6 @@ class Examination:
         self.say("problems without rounding")
         self.give(exact_cases(self.takes, self.dtype, self.seed, self.candidate.taken), exact=True)
         self.give(cases(self.takes, self.dtype, self.seed, self.candidate.taken))
-        self._zero_scale()
         if not any(p.passed or p.ratios for p in self.problems):
             found = extent.never_taken(self.problems, self.candidate) + self._contract()
             return self._report("not judged", found + extent.refusals(self.problems, self.faults))
@@ -175,18 +174,6 @@ class Examination:
         tried = TriedProblem(case.name, case.traits, ratios, passed)
         failure = Failure(case, got, want, off, came, self.means, self.dtype)
         return JudgedCase(tried, failure, tuple(extent.meant(outcome.faults, self.without)))
-
-    def _zero_scale(self) -> None:
-        """Where a scale of 0 alone goes wrong, as `scale or default` makes it, that is no mistake but a hazard."""
-        if not self.failures or any(f.case.scale != 0 for f in self.failures):
-            return
-        for f in self.failures:
-            want, off = right_and_bounds(replace(f.case, scale=None), self.means, self.dtype)
-            if not all(v.passed for v in judge_answer(f.got, want, off, self.dtype).values()):
-                return
-        self.failures, note = [], "a scale of 0 is taken for none"
-        self.problems = [replace(p, ratios={}, note=note) if p.failed else p for p in self.problems]
-        self.notes.append(Finding("hazard", "zero_scale", note, cure="ask whether it is None"))
 
     def _diagnosed(self) -> list[Finding]:
         """Names; a short format is diagnosed in float32, if it is wrong there too."""

@@ -14,8 +14,8 @@ import numpy as np
 
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.functions import Fault
-from attnmath._examine.diagnosis.coefficients import Failure
 from attnmath._examine.diagnosis.conventions import detect
+from attnmath._examine.diagnosis.trial import Failure
 from attnmath._examine.problems.bounds import judge_answer, right_and_bounds
 from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath._examine.report.found import Finding
