@@ -65,6 +65,8 @@ class Candidate(Called):
         self.options = contract.checked_options(options, OPTION_WORDS)
         self.framework, self.given_dtype = framework, None if dtype is None else dtype_name(dtype)
         self.worker, self.kept, self.earlier = Worker(), Kept(), []
+        self.letters = "f", "backward"  # of functions without a name
+        self.reference: Candidate | None = None  # what it has to agree with, where that is another function
         self.misfit: Fault | None = None
         self.told_sizes = checked_sizes(sizes)
         if self.told_sizes.get("G") not in (None, self.told_sizes.get("H")):

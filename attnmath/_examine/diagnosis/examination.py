@@ -98,7 +98,8 @@ class Examination:
         wrong = wrong or any(x.kind == "mistake" for x in self.notes)
         lines = None
         plain = self.reference is None or self.reference.plain
-        if smallest and self.failures and plain:
+        self.candidate.reference = None if self.reference is None or plain else self.reference.wide
+        if smallest and self.failures:
             self.say("the smallest failing case")
             failed = [(f.case, f.wrong) for f in self.failures]
             lines = smallest_case(self.candidate, self.means, self.dtype, self.wrong_in, failed)

@@ -31,16 +31,21 @@ def lines_of_case(
     layout, outcome = candidate.layout or means.layout or "bhsd", candidate.run(case, means)
     case = outcome.case  # some are always causal
     found = [*_import_lines(inputs, candidate, dtype), "", *inputs, ""]
-    found += _call(candidate, case, means, layout, dtype)
-    if outcome.answer is None:
-        return "\n".join([*found, f"# {outcome.refusal.sentence}"])
-    want = Steps(case, means).answer()
+    call, beside = _call(candidate, case, means, layout, dtype), candidate.reference
+    want = Steps(case, means).answer() if beside is None else beside.run(case, means).answer
+    if outcome.answer is None or want is None:
+        return "\n".join([*found, *call, f"# {outcome.error and outcome.error.sentence}"])
     name, at = worst_entry(outcome.answer, want, wrong)
     mine, theirs = ", ".join(map(str, at)), ", ".join(map(str, _own_index(name, at, layout)))
-    found += ["", _right(case, means, name)]
-    entry = f"{RETURNED_AS[name]}[{theirs}]"
-    entry = f"{entry}.item()" if candidate.library.name == "torch" else f"float({entry})"
-    found.append(f'print("{name}[{mine}] is", {entry}, "and should be", float(right[{mine}]))')
+    form = "{}[{}].item()" if candidate.library.name == "torch" else "float({}[{}])"
+    if beside is None:
+        found += [*call, "", _right(case, means, name)]
+        right_entry = f"float(right[{mine}])"
+    else:
+        found += [*_call(beside, case, means, layout, "float64"), f"right = {RETURNED_AS[name]}", "", *call]
+        right_entry = form.format("right", theirs)
+    entry = form.format(RETURNED_AS[name], theirs)
+    found.append(f'print("{name}[{mine}] is", {entry}, "and should be", {right_entry})')
     got, right = getattr(outcome.answer, name)[at], getattr(want, name)[at]
     digits = next((k for k in (6, 9, 12) if f"{got:.{k}g}" != f"{right:.{k}g}"), 17)
     return "\n".join([*found, f"# {name}[{mine}] is {got:.{digits}g} and should be {right:.{digits}g}"])
@@ -49,7 +54,7 @@ def lines_of_case(
 def fails_when_run(text: str, candidate: Candidate) -> bool:
     """Whether the lines, pasted, print what their last one says: an entry, and another that is right."""
     said: list[str] = []
-    own = {_called(f, candidate): f for f in (candidate.fn, candidate.backward) if f is not None}
+    own = {_called(f, x): f for f, x in _functions(candidate)}
     names = {k: f for k, f in own.items() if f"# {k} is your own function" in text}
     names |= {"print": lambda *x: said.append(" ".join(map(str, x)))}
     try:
@@ -98,11 +103,17 @@ def _import_lines(inputs: Sequence[str], candidate: Candidate, dtype: str) -> li
     return found
 
 
+def _functions(candidate: Candidate) -> list[tuple[Callable, Candidate]]:
+    """The candidate's functions, and those of its reference."""
+    both = (candidate, candidate.reference) if candidate.reference else (candidate,)
+    return [(fn, x) for x in both for fn in (x.fn, x.backward) if fn is not None]
+
+
 def _own_functions(candidate: Candidate) -> list[str]:
     """Where the candidate's functions are imported from, if they can be."""
     found = []
-    for fn in filter(None, (candidate.fn, candidate.backward)):
-        module, name = str(getattr(fn, "__module__", None)), _called(fn, candidate)
+    for fn, owner in _functions(candidate):
+        module, name = str(getattr(fn, "__module__", None)), _called(fn, owner)
         module = PUBLIC.get(module, module)
         known = module != "__main__" and getattr(sys.modules.get(module), name, None) is fn
         found.append(f"from {module} import {name}" if known else f"# {name} is your own function")
@@ -238,7 +249,7 @@ def _own_index(name: str, at: tuple[int, ...], layout: str) -> list[int]:
 def _called(fn: Callable, candidate: Candidate) -> str:
     """Its own name; a letter for a lambda, a partial function, a module."""
     name = getattr(fn, "__name__", "")
-    return name if name.isidentifier() else "backward" if fn is candidate.backward else "f"
+    return name if name.isidentifier() else candidate.letters[fn is candidate.backward]
 
 
 def _default(fn: Callable, keyword: Any) -> Any:
