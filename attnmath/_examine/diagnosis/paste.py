@@ -12,6 +12,7 @@ from attnmath._examine.contract.attempt import ask
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.contract import MASK_FORMS, scores_axes, to_layout
 from attnmath._examine.contract.functions import Broken
+from attnmath._examine.diagnosis.literals import as_literal
 from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath._examine.problems.steps import Steps
 
@@ -302,20 +303,3 @@ def pasted(candidate: Candidate, case: Case, means: Conventions, want: Answer) -
     lines.append(f"print({shown})")
     said = ", ".join(f"{name} = {as_literal(to_layout(x, layout))}" for name, x in right.items())
     return "\n".join([*lines, f"# right: {said}"])
-
-
-def as_literal(x: np.ndarray) -> str:
-    """An array's numbers; nothing of what does not fit on a line is left out."""
-    if x.dtype == bool:
-        return str(x.tolist())
-    same = x.size and (x == x.flat[0]).all()
-    if same and x.size > 8 and np.isfinite(x.flat[0]):
-        return f"[{x.flat[0]!r}] * {x.size}" if x.ndim == 1 else _as_repeated(x.shape, float(x.flat[0]))
-    return str(x.tolist()).replace("-inf", 'float("-inf")').replace("nan", 'float("nan")')
-
-
-def _as_repeated(shape: tuple, number: float) -> str:
-    text = f"[{number!r}] * {shape[-1]}"
-    for size in reversed(shape[:-1]):
-        text = f"[{text}]" if size == 1 else f"[{text}] * {size}"
-    return text
