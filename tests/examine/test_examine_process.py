@@ -148,6 +148,24 @@ def test_whatever_is_raised_is_told(error, where):
     assert not report.right and "examination itself" not in str(report)
 
 
+# ---- chance -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("one_in", [3, 10, 40])
+@pytest.mark.parametrize("least", [1, 6, 17])
+def test_chance_is_found_before_a_mistake_is_named(one_in, least):
+    """Some calls are wrong as by a mistake with a name, whatever the problem; or those with many queries."""
+    rng = np.random.default_rng(0)
+
+    def attention(q, k, v):
+        wrong = q.shape[2] >= least and rng.integers(one_in) == 0
+        return torch.softmax(q @ k.mT * (1.0 if wrong else q.shape[-1] ** -0.5), -1) @ v
+
+    report = examine(attention, dtype="float64", seed=0, smallest=False)
+    names = [x.name for x in report.findings if x.kind in ("contract", "mistake")]
+    assert names == ["nondeterministic"] if report.wrong or one_in == 3 else names == [], report
+
+
 # ---- threads and time ---------------------------------------------------------------------------
 
 
