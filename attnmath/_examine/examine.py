@@ -95,7 +95,7 @@ def _examined(
     except (Exception, SystemExit, GeneratorExit) as error:  # of ours: it says nothing about the function
         return examination.failed(error)
     finally:
-        candidate.worker.end()
+        candidate.worker.close()
 
 
 def _demanded(conventions: Mapping[str, str] | None, layout: str | None) -> Conventions:

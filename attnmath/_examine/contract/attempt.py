@@ -9,7 +9,7 @@ import numpy as np
 
 from attnmath._examine.contract import contract
 from attnmath._examine.contract.contract import from_layout, scores_axes, to_layout
-from attnmath._examine.contract.functions import Broken, Fault, Stop, message
+from attnmath._examine.contract.functions import Broken, Fault, Stop, message, parameters
 from attnmath._examine.contract.libraries import Numpy
 from attnmath._examine.problems.case import Answer, Case, Conventions
 
@@ -75,11 +75,11 @@ class Called:
             return ask(function, *args, **options)
 
         grads = None
-        if forward or lib.name == "numpy" or backward:
+        if forward or lib.name == "numpy" or backward is not None:
             O = seeded(lib.called, self.fn, args, options)
             with reading():
                 faults += contract.check_output(lib, O, dO)
-            if backward and not forward:
+            if backward is not None and not forward:
                 grads = seeded(backward, dO, *args, **options)
         else:
             O, pull = seeded(lib.differentiated, self.fn, args, options, bias, only)
@@ -88,12 +88,12 @@ class Called:
             grads = ask(pull, dO)
         with reading():
             found = {"O": O}
-            if grads is not None or backward and not forward:
+            if grads is not None or backward is not None and not forward:
                 likes = args + ([options[bias]] if bias else [])
                 good, more = contract.check_gradients(lib, grads, likes, only)
                 found |= good
                 faults += more
-            faults += watch.faults(found, bool(backward))
+            faults += watch.faults(found, backward is not None)
             self.earlier = watch.kept(found)
             read = {name: lib.read(x) for name, x in found.items()}
         if not traits & {"poison", "empty row"}:
@@ -131,11 +131,7 @@ class Called:
 
     def _needed(self, case: Case, means: Conventions, layout: str) -> dict[str, Any]:
         """What changes nothing, for the options that fn cannot be called without."""
-        s, fn = case.sizes, getattr(self.fn, "forward", self.fn)  # of a module
-        try:
-            known = inspect.signature(fn).parameters
-        except (TypeError, ValueError):  # what is written in C may have none
-            return {}
+        s, known = case.sizes, parameters(self.fn)
         scores = scores_axes(np.zeros((1, 1, s["n"], s["m"])), layout)
         mask = {"keep": scores == 0, "drop": scores != 0, "add": scores}[means.mask or "keep"]
         nothing = dict(mask=mask, bias=scores, dropout_mask=scores + 1, scale=case.gamma(means), dropout=0.0)
