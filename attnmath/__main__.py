@@ -69,6 +69,7 @@ def _add_examine(commands: Any) -> None:
     add = examine.add_argument
     add("target", metavar="FUNCTION", help="module:function, or path/to/file.py:function")
     add("--backward", metavar="FUNCTION", help="backward(do, q, k, v) -> dq, dk, dv, if not by autograd")
+    add("--reference", metavar="FUNCTION", help="a plain function, called alike, that it has to agree with")
     add("--dtype", choices=DTYPES, help="the format of its numbers")
     add("--framework", choices=FRAMEWORKS, help="whose arrays it takes")
     add("--layout", help="the order of its axes, such as bhsd or bshd; found out if not given")
@@ -78,6 +79,9 @@ def _add_examine(commands: Any) -> None:
              " own keyword, groups alone needs none, and causal=always says that it always is")
     add("--conventions", type=_conventions, metavar="NAME=VALUE,...",
         help=f"what is demanded, such as causal=lower_right; names: {', '.join(CONVENTIONS)}")
+    add("--scale", help="of the scores, as it is demanded: a number, 1/sqrt(d_k), 1/d_k, ...")
+    add("--without", type=lambda text: text.split(","), default=[], metavar="WORD,...",
+        help="what is not meant to be there: gradients such as dV, keywords that are no options")
     add("--seed", type=int, help="draw the same numbers as another run")
     add("--time-limit", type=_seconds, default=30.0, metavar="S", help="seconds for one call (30)")
     add("--in-process", action="store_true",
@@ -132,11 +136,13 @@ def _report(args: argparse.Namespace, say: Any) -> Any:
     from attnmath._examine.contract.functions import load_function
 
     with redirect_stdout(io.StringIO() if args.quiet else sys.stderr):  # what is printed is no part of the report
-        fn, backward = load_function(args.target), None if args.backward is None else load_function(args.backward)
+        fn, (backward, reference) = load_function(args.target), (
+            None if name is None else load_function(name) for name in (args.backward, args.reference))
         from attnmath import examine
 
         return examine(
-            fn, backward, options=args.options, conventions=args.conventions, dtype=args.dtype,
+            fn, backward, options=args.options, reference=reference, scale=args.scale, without=args.without,
+            conventions=args.conventions, dtype=args.dtype,
             framework=args.framework, layout=args.layout, device=args.device, seed=args.seed,
             time_limit=args.time_limit, smallest=not args.no_smallest, progress=say,
         )

@@ -7,23 +7,26 @@ __all__ = ["assert_attention_gradients", "assert_layer_gradients"]
 
 
 def assert_attention_gradients(
-    fn: Callable[..., Any], backward: Callable[..., Any] | None = None, *, unlisted: bool = False, **examine: Any
+    fn: Callable[..., Any], backward: Callable[..., Any] | None = None, *, unlisted: bool = False,
+    allow_not_judged: bool = False, **examine: Any,
 ) -> None:
     """Fail with the report, unless the attention and its gradients are right.
 
     fn(q, k, v) -> o, backward(do, q, k, v) -> dq, dk, dv
 
-    Everything else is as for examine: options, conventions, dtype, seed, ... A hazard is no
-    failure. Raises AssertionError with the report where it is wrong, where nothing could be
-    judged, and where it is no attention of the list (rotation, cap, window, sink, ...): its output
-    was compared with nothing. With unlisted=True such a function passes if its gradients are
-    those of its own output.
+    Everything else is as for examine: options, reference, scale, dtype, seed, ... A hazard is no
+    failure. Raises AssertionError with the report where it is wrong; where too little could be
+    judged, unless allow_not_judged=True; where the scale or the order of the heads is not the usual
+    one and nobody stated it (scale=, conventions=, reference=); and where it is no attention of the
+    list (rotation, cap, window, sink, ...), unless reference= says what it has to be: its output was
+    compared with nothing. With unlisted=True such a function passes if its gradients are those of
+    its own output. Warns (UserWarning) of options that fn has and that were not tried.
     Derived in chapters/examine.md.
     """
     __tracebackhide__ = True
     from attnmath._examine.examine import examine as examined
 
-    examined(fn, backward, **examine).raise_if_wrong(unlisted=unlisted)
+    examined(fn, backward, **examine).raise_if_wrong(unlisted=unlisted, allow_not_judged=allow_not_judged)
 
 
 def assert_layer_gradients(layer: Any, **examine_layer: Any) -> None:

@@ -11,18 +11,21 @@ from numbers import Integral
 from typing import Any
 
 from attnmath._examine.contract.candidate import BadDevice, Candidate
-from attnmath._examine.contract.contract import AXIS_ORDERS, check_candidate
+from attnmath._examine.contract.contract import AXIS_ORDERS, MASK_FORMS, SCORES_AXES, check_candidate
 from attnmath._examine.contract.functions import name_of
 from attnmath._examine.contract.process import judged_apart
 from attnmath._examine.contract.state import given_back
 from attnmath._examine.diagnosis.examination import Examination
+from attnmath._examine.diagnosis.reference import checked_reference
 from attnmath._examine.problems.case import USUAL_SCALES, Conventions, scale_number
 from attnmath._examine.report.display import Progress
 from attnmath._examine.report.report import Report
 
 DEMANDS = {
     "layout": AXIS_ORDERS,
-    "mask": ("keep", "drop", "add"),
+    "mask": tuple(MASK_FORMS),
+    "mask_axes": SCORES_AXES[1:],
+    "bias_axes": SCORES_AXES[1:],
     "causal": ("upper_left", "lower_right"),
     "groups": ("blocks", "interleaved", "none"),
     "scale": tuple(USUAL_SCALES),
@@ -34,7 +37,9 @@ DEMANDS = {
 def examine(
     fn: Callable[..., Any], backward: Callable[..., Any] | None = None, *,
     options: Mapping[str, Any] | Iterable[str] | None = None, conventions: Mapping[str, str] | None = None,
-    dtype: Any = None, framework: str | None = None, layout: str | None = None, device: Any = None,
+    reference: Any = None, scale: str | float | None = None, sizes: Mapping[str, int] | None = None,
+    without: Iterable[str] = (), dtype: Any = None,
+    framework: str | None = None, layout: str | None = None, device: Any = None,
     seed: int | None = None, time_limit: float = 30.0, smallest: bool = True,
     progress: bool | Callable[[str], None] | None = None, isolate: bool = False,
 ) -> Report:
@@ -47,8 +52,12 @@ def examine(
     what fn can take, by its own keywords: a mapping from "mask", "bias", "causal", "scale",
     "groups", "dropout", "dropout_mask" and "seed" to their names. conventions is what is
     demanded of it: "layout", "mask", "causal", "groups", "scale", "empty"; what is not
-    demanded is found out, and stated in the report. dtype is float64, float32, bfloat16 or
-    float16; without it float32, and float64 for NumPy. A call that takes longer than
+    demanded is found out, and stated in the report; scale=1 or scale="1/d_k" demands a scale.
+    sizes says which sizes it takes alone, as {"n": 64, "d_k": 32, "H": 8}; what is not said is found out.
+    without names what is not meant to be there: gradients, as "dV", and keywords of fn that are
+    no options. reference is your own plain function, whatever it computes, called as fn is, or a
+    pair of it and its backward: fn has to agree with what it gives in float64. dtype is float64,
+    float32, bfloat16 or float16; without it float32, and float64 for NumPy. A call longer than
     time_limit seconds counts as one that hangs. With smallest=False the smallest failing
     case is not looked for. progress=None tells on a terminal how far it is; a function is
     called with what is being done. seed makes the problems the same again. With isolate=True
@@ -63,18 +72,20 @@ def examine(
     ...     E = np.exp(q @ k.swapaxes(-1, -2))
     ...     return E / E.sum(-1, keepdims=True) @ v
     >>> print(examine(forward, seed=0).sentence)
-    wrong: scores far below 0 are not survived
+    wrong in the forward: scores far below 0 are not survived
 
     Derived in chapters/examine.md.
     """
     began = time.perf_counter()
-    told = _demanded(conventions, layout)
+    told = _demanded(conventions, layout, scale)
     check_candidate(fn, backward, told.layout, time_limit)
     seed = secrets.randbits(31) if seed is None else _whole_number(seed)
     screen = sys.stderr.isatty()
     say = progress if callable(progress) else Progress(screen if progress is None else progress, screen)
     how = dict(options=options, framework=framework, dtype=dtype, layout=told.layout, device=device)
-    work = partial(_examined, fn, backward, how | {"time_limit": time_limit}, told, seed, smallest)
+    how |= dict(time_limit=time_limit, sizes=sizes)
+    given = None if reference is None else checked_reference(reference)
+    work = partial(_examined, fn, backward, how, told, seed, smallest, _words(without), given)
     report = judged_apart(work, name_of(fn), time_limit, say) if isolate else work(say)
     say("")
     return replace(report, seconds=time.perf_counter() - began, seed=seed)
@@ -82,11 +93,11 @@ def examine(
 
 def _examined(
     fn: Callable, backward: Callable | None, how: Mapping[str, Any], told: Conventions, seed: int, smallest: bool,
-    say: Callable[[str], None],
+    without: frozenset[str], reference: Any, say: Callable[[str], None],
 ) -> Report:
     """The report, in this process."""
     candidate = Candidate(fn, backward, **how)
-    examination = Examination(candidate, told, seed, say)
+    examination = Examination(candidate, told, seed, say, without, reference)
     try:
         with given_back():
             return examination.report(smallest)
@@ -98,9 +109,21 @@ def _examined(
         candidate.worker.close()
 
 
-def _demanded(conventions: Mapping[str, str] | None, layout: str | None) -> Conventions:
+def _words(without: Iterable[str]) -> frozenset[str]:
+    """What is not meant to be there, if it is words."""
+    words = frozenset([without] if isinstance(without, str) else without)
+    if not all(isinstance(word, str) for word in words):
+        raise TypeError(f"examine: without is {without!r}; it needs gradients, as 'dV', or keywords of fn")
+    return words
+
+
+def _demanded(conventions: Mapping[str, str] | None, layout: str | None, scale: str | float | None) -> Conventions:
     """What is demanded, if it is something that can be."""
-    demands = dict(conventions or {}) | ({} if layout is None else {"layout": layout})
+    demands: dict[str, Any] = dict(conventions or {}) | ({} if layout is None else {"layout": layout})
+    if scale is not None:
+        if demands.get("scale", scale) != scale:
+            raise ValueError(f"examine: scale is {scale!r}, and conventions has scale={demands['scale']!r}")
+        demands["scale"] = scale
     names = [f.name for f in fields(Conventions)]
     for name, value in demands.items():
         if name not in names:

@@ -496,7 +496,7 @@ README_EXAMPLES = re.findall(r"```python\n(.*?)```\n+```text\n(.*?)```", readme(
 
 @pytest.mark.parametrize("example, output", README_EXAMPLES)
 def test_the_readme_s_examples_print_what_it_says(example, output):
-    assert readme().count("```python") == len(README_EXAMPLES) == 5
+    assert readme().count("```python") == len(README_EXAMPLES) == 6
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(example, "README.md", "exec"), {})

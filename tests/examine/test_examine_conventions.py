@@ -13,6 +13,7 @@ from attnmath._examine.contract.contract import AXIS_ORDERS
 from attnmath._examine.diagnosis.conventions import detect
 from attnmath._examine.diagnosis.habits import hazards
 from attnmath._examine.problems.case import Conventions
+from attnmath._examine.problems.taken import Taken
 from candidates import OPTIONS, T, backward, forward
 
 TORCH = dict(mask="attn_mask", bias="attn_mask", causal="is_causal", scale="scale", groups="enable_gqa",
@@ -96,7 +97,7 @@ def test_layout_of_a_wrong_candidate(layout):
 
 
 def square(q, k, v):
-    assert q.shape == k.shape == v.shape and q.shape[-2] != 4
+    assert q.shape == k.shape == v.shape
     return forward(q, k, v)
 
 
@@ -110,13 +111,17 @@ def test_sizes_that_are_taken(fn):
     candidate = Candidate(fn)
     means, findings = detect(candidate)
     assert (means.layout, means.scale, findings) == ("bhsd", "1/sqrt(d_k)", [])
-    assert candidate.sizes.square
+    assert candidate.taken == SIZES_TAKEN[fn]
 
 
+SIZES_TAKEN = {
+    square: Taken(square=True, same_width=True),
+    tiles: Taken(only=(("d_k", 64),), multiples=(("n", 128),)),
+}
 FAILS = {
     "raises": lambda q, k, v: 1 / 0,
     "type": lambda q, k, v: None,
-    "wrong_number": lambda q, k, v: (forward(q, k, v), None),
+    "wrong_number": lambda q, k, v: (forward(q, k, v)[..., :1], None),
     "shape": lambda q, k, v: forward(q, k, v)[..., :1, :],
 }
 

@@ -37,15 +37,15 @@ every = pytest.mark.parametrize("report", [WRONG, RIGHT, UNJUDGED], ids=lambda r
 
 def test_the_text_of_a_wrong_one():
     assert str(WRONG) == """\
-my <attention> is wrong: the row term D is missing in the way back.
+my <attention> is wrong in the backward (dQ): the row term D is missing in the way back.
+  conventions  layout bhsd, mask keep, causal upper-left
+  demanded     scale 1
   mistake      the row term D is missing in the way back
     where      dQ and dK, every row
     formula    chapters/attention.md, eq:attention_vjp
     cure       subtract D = rowsum(dO * O) from dP
     evidence   the error is 3,100 times what rounding allows
   hazard       a row masked by a finite number has gradients 64 times too large
-  conventions  layout bhsd, mask keep, causal upper-left
-  demanded     scale 1
   tried        4 problems in 7.2 s, 2 fail: hard 1, gaussian 2 of 2, probe 1; torch, float32;
                constant 4; seed 17
 
@@ -56,18 +56,18 @@ The smallest case that fails, to be pasted:
 
 
 @pytest.mark.parametrize(("change", "sentence"), [
-    ({}, "right"),
-    ({"hazards": (HAZARD,)}, "right, with a hazard"),
-    ({"hazards": (HAZARD, HAZARD)}, "right, with 2 hazards"),
-    ({"conventions": Conventions("bshd", "drop", "lower_right", "blocks", "1/sqrt(d_k)", "zero")}, "right"),
-    ({"conventions": Conventions(causal="upper_left")}, "right, for upper-left alignment"),
-    ({"conventions": Conventions(causal="upper_left"), "told": Conventions(causal="upper_left")}, "right"),
+    ({}, ""),
+    ({"hazards": (HAZARD,)}, ", with a hazard"),
+    ({"hazards": (HAZARD, HAZARD)}, ", with 2 hazards"),
+    ({"conventions": Conventions("bshd", "drop", "lower_right", "blocks", "1/sqrt(d_k)", "zero")}, ""),
+    ({"conventions": Conventions(causal="upper_left")}, ", for upper-left alignment"),
+    ({"conventions": Conventions(causal="upper_left"), "told": Conventions(causal="upper_left")}, ""),
     ({"conventions": Conventions(groups="interleaved", scale="1", empty="nan", inside="float32")},
-     "right, for interleaved heads, for the scale 1, for rows that may attend to nothing: nan,"
+     ", for interleaved heads, for the scale 1, for rows that may attend to nothing: nan,"
      " with a softmax in float32"),
 ])
 def test_the_sentence_of_a_right_one(change, sentence):
-    assert replace(RIGHT, **change).sentence == sentence
+    assert replace(RIGHT, **change).sentence == "right: 1 of 1 problem" + sentence
 
 
 def test_the_sentence_of_a_wrong_one():
@@ -75,7 +75,7 @@ def test_the_sentence_of_a_wrong_one():
     contract = Finding("contract", "inputs_modified", "it writes into q")
     more = replace(WRONG, findings=(unnamed, NO_D, contract))
     assert more.sentence == "wrong: it writes into q (and 2 more)"
-    assert replace(WRONG, findings=()).sentence == "wrong"
+    assert replace(WRONG, findings=()).sentence == "wrong in the backward (dQ)"
     assert UNJUDGED.sentence == "not judged, so nothing is known: it raises ValueError: no"
 
 
@@ -90,8 +90,9 @@ def test_the_sentence_is_one_short_line_and_the_report_below_has_all():
 
 def test_where_it_is_wrong_stands_in_the_sentence_if_nothing_else_is_known():
     unnamed = Finding("unnamed", "unnamed", "the mistake has no name here", "dQ; dV")
-    assert replace(WRONG, findings=(unnamed,)).sentence == "wrong: the mistake has no name here (dQ, dV)"
-    assert replace(WRONG, findings=(NO_D,)).sentence == f"wrong: {NO_D.title}"
+    assert replace(WRONG, findings=(unnamed,)).sentence == (
+        "wrong in the backward (dQ): the mistake has no name here (dQ, dV)")
+    assert replace(WRONG, findings=(NO_D,)).sentence == f"wrong in the backward (dQ): {NO_D.title}"
 
 
 def softmax(A):
@@ -115,11 +116,11 @@ def raises(q, k, v):
 
 
 @pytest.mark.parametrize(("fn", "way_back", "sentence"), [
-    (forward, backward, "right"),
-    (forward, partial(backward, without_D=True), "wrong: the row term D is missing: dA = P o dP"),
-    (forward, None, "right in its output, and no gradient was judged"),
+    (forward, backward, r"right: (\d+) of \1 problems"),
+    (forward, partial(backward, without_D=True), r"wrong in the backward \(dQ, dK\): the row term D is missing: dA = P o dP"),
+    (forward, None, r"right in its output, and no gradient was judged: (\d+) of \1 problems"),
     (raises, backward, "not judged, so nothing is known: .*RuntimeError: no such kernel.*"),
-    (lambda q, k, v: np.tanh(q @ k.swapaxes(-1, -2)) @ v, None, "(wrong: |not an attention of the list; ).+"),
+    (lambda q, k, v: np.tanh(q @ k.swapaxes(-1, -2)) @ v, None, "(wrong|not an attention of the list; ).+"),
 ])
 def test_the_sentence_of_somebody_s_function(fn, way_back, sentence):
     report = examine(fn, way_back, framework="numpy", seed=0, smallest=False)

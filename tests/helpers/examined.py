@@ -10,13 +10,13 @@ WORDS = "named", "not named", "named wrongly", "missed"
 
 
 @cache
-def drawn(draw, takes, dtype, seed):
-    return draw(takes, dtype, seed)
+def drawn(draw, takes, dtype, seed, *taken):
+    return draw(takes, dtype, seed, *taken)
 
 
 def once(draw):
     """Draws the same problems once for all candidates that take the same."""
-    return lambda takes, dtype, seed: drawn(draw, frozenset(takes), dtype, seed)
+    return lambda takes, dtype, seed, *taken: drawn(draw, frozenset(takes), dtype, seed, *taken)
 
 
 ONCE = dict(exact_cases=once(examination.exact_cases), cases=once(examination.cases))
@@ -42,3 +42,8 @@ def word(report, *planted):
         return "missed"
     found, right = set(names(report)), {name for p in planted for name in (p.name, *p.also)}
     return "named wrongly" if found - right else "named" if found else "not named"
+
+
+def further(report):
+    """What a report finds beside what is taken and what was not tried."""
+    return [f for f in report.findings if f.name not in ("takes", "not_tried")]

@@ -172,15 +172,17 @@ def test_a_file_does_not_take_the_place_of_a_library(folder, asked):
 def test_everything_that_is_told_is_passed_on(folder, asked):
     words = ["--options", "mask=attn_mask,causal=always,scale,groups", "--conventions", "causal=lower_right",
              "--dtype", "float16", "--layout", "bshd", "--framework", "numpy", "--device", "cpu",
-             "--seed", "7", "--time-limit", "2.5", "--no-smallest", "--in-process"]
+             "--seed", "7", "--time-limit", "2.5", "--no-smallest", "--reference", PAIR[0], "--scale", "1",
+             "--without", "dV,window", "--in-process"]
     assert main(["examine", *PAIR, *words]) == 0
     (fn, backward), options = asked.calls[0]
     assert (fn.__name__, backward.__name__) == ("forward", "backward")
-    assert callable(options.pop("progress"))
+    assert callable(options.pop("progress")) and options.pop("reference").__name__ == "forward"
     assert options == dict(
         options={"mask": "attn_mask", "causal": True, "scale": "scale", "groups": None},
         conventions={"causal": "lower_right"}, dtype="float16", layout="bshd", framework="numpy",
-        device="cpu", seed=7, time_limit=2.5, smallest=False,
+        device="cpu", seed=7, time_limit=2.5, smallest=False, scale="1",
+        without=["dV", "window"],
     )
 
 

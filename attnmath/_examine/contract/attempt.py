@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +24,8 @@ def ask(function: Callable, *args: Any, **options: Any) -> Any:
         raise
     except BaseException as error:  # it runs in a thread of its own, so that no one else's end is caught
         said = message(error)
-        raise Broken(Fault("inputs_modified" if IN_PLACE in said else "raises", said)) from error
+        _forget(error)
+    raise Broken(Fault("inputs_modified" if IN_PLACE in said else "raises", said))
 
 
 @contextmanager
@@ -35,7 +36,15 @@ def reading() -> Iterator[None]:
     except (Broken, Stop):
         raise
     except BaseException as error:
-        raise Broken(Fault("type", f"what it returns cannot be read: {message(error)}")) from error
+        said = message(error)
+        _forget(error)
+        raise Broken(Fault("type", f"what it returns cannot be read: {said}")) from None
+
+
+def _forget(error: BaseException) -> None:
+    """The calls through which it came: who raises the same error each time would keep them all."""
+    with suppress(BaseException):
+        error.__traceback__ = error.__context__ = None
 
 
 class Call(NamedTuple):
@@ -54,6 +63,7 @@ class Called:
     fn: Callable[..., Any]
     backward: Callable[..., Any] | None
     options: dict[str, Any]
+    output: contract.Output
     arrays: Numpy
     earlier: list[tuple]  # what the call before returned, and its bits
 
@@ -67,6 +77,7 @@ class Called:
         dO = lib.arranged(to_layout(case.dO, layout), spread)
         options, bias = self.own_keywords(case, call)
         watch = contract.Watch(lib, args, dO, options, self.earlier)
+        self.output.shape = tuple(dO.shape)
         drawn = case.R is not None and "dropout_mask" not in self.options
 
         def seeded(function: Callable, *args: Any, **options: Any) -> Any:
@@ -76,13 +87,13 @@ class Called:
 
         grads = None
         if forward or lib.name == "numpy" or backward is not None:
-            O = seeded(lib.called, self.fn, args, options)
+            O = seeded(lib.called, self.output, args, options)
             with reading():
                 faults += contract.check_output(lib, O, dO)
             if backward is not None and not forward:
                 grads = seeded(backward, dO, *args, **options)
         else:
-            O, pull = seeded(lib.differentiated, self.fn, args, options, bias, only)
+            O, pull = seeded(lib.differentiated, self.output, args, options, bias, only)
             with reading():
                 faults += contract.check_output(lib, O, dO)
             grads = ask(pull, dO)
@@ -101,7 +112,7 @@ class Called:
         dB = read.pop("dB", None)
         read = {name: from_layout(x, layout) for name, x in read.items()}
         if dB is not None and case.bias is not None:
-            read["dB"] = contract.summed_dB(dB, case.bias, layout)
+            read["dB"] = contract.summed_dB(dB, case.bias, layout, means.bias_axes)
         return Answer(**read)
 
     def own_keywords(self, case: Case, call: Call) -> tuple[dict[str, Any], str | None]:
@@ -112,10 +123,9 @@ class Called:
         if keep is not None and bias is not None and words.get("mask") == words.get("bias") is not None:
             bias = np.where(keep, bias, -np.inf)  # one argument for both
         elif keep is not None:
-            forms = {"keep": keep, "drop": ~keep, "add": np.where(keep, 0.0, -np.inf)}
-            given["mask"] = lib.array(scores_axes(forms[means.mask or "keep"], layout))
+            given["mask"] = lib.array(contract.given_mask(case, keep, means, layout))
         if bias is not None:
-            given["bias"] = lib.array(scores_axes(bias, layout))
+            given["bias"] = lib.array(contract.placed(case, bias, means.bias_axes, layout))
         given["causal"], given["groups"] = case.causal, case.sizes["G"] != case.sizes["H"]
         if case.scale is not None:
             given["scale"] = case.scale
@@ -133,8 +143,9 @@ class Called:
         """What changes nothing, for the options that fn cannot be called without."""
         s, known = case.sizes, parameters(self.fn)
         scores = scores_axes(np.zeros((1, 1, s["n"], s["m"])), layout)
-        mask = {"keep": scores == 0, "drop": scores != 0, "add": scores}[means.mask or "keep"]
-        nothing = dict(mask=mask, bias=scores, dropout_mask=scores + 1, scale=case.gamma(means), dropout=0.0)
+        mask = contract.given_mask(case, np.ones((1, 1, s["n"], s["m"]), bool), means, layout)
+        bias = contract.placed(case, np.zeros((1, 1, s["n"], s["m"])), means.bias_axes, layout)
+        nothing = dict(mask=mask, bias=bias, dropout_mask=scores + 1, scale=case.gamma(means), dropout=0.0)
         without = [word for word, name in self.options.items()
                    if name in known and known[name].default is inspect.Parameter.empty]
         given = {word: nothing[word] for word in without if word in nothing}

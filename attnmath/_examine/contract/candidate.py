@@ -12,11 +12,12 @@ import numpy as np
 
 from attnmath._examine.contract import contract
 from attnmath._examine.contract.attempt import Call, Called, ask, reading
-from attnmath._examine.contract.functions import Broken, Fault, libraries_in_order, message, name_of
+from attnmath._examine.contract.functions import Broken, Fault, guess, libraries_in_order, message, name_of
 from attnmath._examine.contract.libraries import Numpy, dtype_name, framework
 from attnmath._examine.contract.state import Kept
 from attnmath._examine.contract.worker import Worker
 from attnmath._examine.problems.case import Answer, Case, Conventions, Sizes
+from attnmath._examine.problems.taken import ANY, checked_sizes
 
 OPTION_WORDS = ("mask", "bias", "causal", "scale", "groups", "dropout", "dropout_mask", "seed")
 
@@ -57,27 +58,58 @@ class Candidate(Called):
         self, fn: Callable, backward: Callable | None = None, *,
         options: Mapping[str, Any] | Iterable[str] | None = None, framework: str | None = None, dtype: Any = None,
         layout: str | None = None, device: Any = None, time_limit: float = 30.0,
+        sizes: Mapping[str, int] | None = None,
     ) -> None:
         contract.check_candidate(fn, backward, layout, time_limit)
         self.fn, self.backward, self.layout, self.device = fn, backward, layout, device
-        self.time_limit = time_limit
+        self.time_limit, self.output = time_limit, contract.Output(fn)
         self.options = contract.checked_options(options, OPTION_WORDS)
         self.framework, self.given_dtype = framework, None if dtype is None else dtype_name(dtype)
         self.worker, self.kept, self.earlier = Worker(), Kept(), []
         self.misfit: Fault | None = None
-        self.sizes: Sizes | None = None  # what detect finds that it takes
+        self.told_sizes = checked_sizes(sizes)
+        if self.told_sizes.get("G") not in (None, self.told_sizes.get("H")):
+            self.options.setdefault("groups", None)
+        self.sizes: Sizes | None = None  # some that detect finds that it takes
+        self.taken = ANY  # all that it found of sizes
         if framework is not None:
             self._use(framework)
 
     def __repr__(self) -> str:
         return name_of(self.fn)
 
+    @property
+    def takes(self) -> set[str]:
+        """What problems for it may have."""
+        return {"dropout" if x == "dropout_mask" else x for x in self.options} - {"seed"}
+
+    @property
+    def forward_only(self) -> bool:
+        """Whether there are no gradients to judge."""
+        return self.framework == "numpy" and self.backward is None
+
     def again(self, dtype: str) -> "Candidate":
         """The same functions with numbers of another format."""
         other = Candidate(self.fn, self.backward, options=self.options, framework=self.framework, dtype=dtype,
                           layout=self.layout, device=self.device, time_limit=self.time_limit)
         other.worker, other.kept = self.worker, self.kept
+        other.told_sizes, other.sizes, other.taken = self.told_sizes, self.sizes, self.taken
         return other
+
+    @property
+    def words(self) -> str:
+        """What it was found to take, and what it returns beside its output."""
+        beside = f"; returns {self.output.beside}, of which the output is judged" if self.output.beside else ""
+        return f"takes {self.taken.words}{beside}"
+
+    def stated(self, sizes: Sizes) -> Sizes:
+        """These sizes, but those that were stated."""
+        told = dict(self.told_sizes)
+        if sizes.square and len(lengths := {"n", "m"} & set(told)) == 1:
+            told |= dict.fromkeys("nm", told[lengths.pop()])
+        if sizes.d_k == sizes.d_v and "d_k" in told:
+            told.setdefault("d_v", told["d_k"])
+        return replace(sizes, **told)
 
     def with_options(self, **more: Any) -> "Candidate":
         """The same with other keywords for some of our words."""
@@ -124,6 +156,10 @@ class Candidate(Called):
             if fault.name == "hangs":
                 break
         self.framework, first = None, told[0][1]
+        named = guess(self.fn)
+        if first.name == "raises" and len(named) == 1 and names[0] == named[0]:  # it may be the sizes
+            self._use(names[0])
+            return
         if first.name == "hangs" or all(fault.sentence == first.sentence for _, fault in told):
             self.misfit = first
         else:
@@ -148,10 +184,11 @@ class Candidate(Called):
             case = Case(one, one, one, one)
             args = [lib.array(contract.to_layout(x, layout)) for x in (case.Q, case.K, case.V)]
             options, _ = self.own_keywords(case, Call(Conventions(), layout))
+            self.output.shape = tuple(args[2].shape)
             if self.backward is None and lib.name != "numpy":
-                O, _ = ask(lib.differentiated, self.fn, args, options, None)
+                O, _ = ask(lib.differentiated, self.output, args, options, None)
             else:
-                O = ask(lib.called, self.fn, args, options)
+                O = ask(lib.called, self.output, args, options)
             with reading():
                 if not lib.is_array(O):
                     raise Broken(Fault("type", f"it returns {contract.kind(O)}"))

@@ -4,14 +4,14 @@ b: the sequences of a batch, h: heads, s: places (n queries or m keys), d: numbe
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from attnmath._examine.contract.functions import Broken, Fault
 from attnmath._examine.contract.libraries import Numpy
-from attnmath._examine.problems.case import Answer, Case
+from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath.rounding.formats import FORMATS
 
 AXIS_ORDERS = ("bhsd", "bshd", "sbhd", "hsd", "shd", "sd")
@@ -37,6 +37,33 @@ def scores_axes(x: np.ndarray, layout: str) -> np.ndarray:
     """A mask or bias (..., n, m) with the axes b, h, n, m, without those that the layout lacks."""
     x = x.reshape((1,) * (4 - x.ndim) + x.shape)
     return x.squeeze(tuple(axis for axis, letter in enumerate("bh") if letter not in layout))
+
+
+MASK_FORMS = {  # of a mask that is True where a query may attend, as lines to paste
+    "keep": "keep", "drop": "~keep", "add": "np.where(keep, 0.0, -np.inf)", "keep as numbers": "1.0 * keep",
+    "drop as numbers": "1.0 * ~keep", "add a large number": "np.where(keep, 0.0, -3e4)",
+}
+# Of a mask or a bias, the likely ones first; None: with 1 where it is constant.
+SCORES_AXES = (None, "bhnm", "b1nm", "bnm", "nm", "b11m", "b1m", "bm", "1hnm", "hnm")
+
+
+def given_mask(case: Case, keep: np.ndarray, means: Conventions, layout: str) -> np.ndarray:
+    """The mask in the candidate's own form, on its own axes."""
+    keep = placed(case, keep, means.mask_axes, layout)
+    forms = (keep, ~keep, np.where(keep, 0.0, -np.inf), 1.0 * keep, 1.0 * ~keep, np.where(keep, 0.0, -3e4))
+    return dict(zip(MASK_FORMS, forms))[means.mask or "keep"]
+
+
+def placed(case: Case, x: np.ndarray, axes: str | None, layout: str) -> np.ndarray:
+    """A mask or bias on axes such as "bm"; Broken where it differs along one that they lack."""
+    if axes is None:
+        return scores_axes(x, layout)
+    sizes = dict(zip("bhnm", (case.sizes[letter] for letter in ("b", "H", "n", "m"))))
+    whole = np.broadcast_to(x, tuple(sizes.values()))
+    x = whole[tuple(slice(None) if letter in axes else slice(0, 1) for letter in "bhnm")]
+    if not (whole == x).all():
+        raise Broken(Fault("options", f"it has no axis for this mask or bias, its axes are {' '.join(axes)}"))
+    return np.array(x.reshape([sizes.get(letter, 1) for letter in axes]))
 
 
 def parts_of_case(case: Case, layout: str) -> Iterator[tuple[tuple, Case]]:
@@ -130,6 +157,22 @@ def check_array(lib: Numpy, name: str, x: Any, like: Any, source: str) -> list[F
     return []
 
 
+class Output:
+    """A function that may return more than its output: the first array that has its shape is taken."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn, self.shape, self.beside = fn, (), ""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        O = self.fn(*args, **options)
+        if isinstance(O, tuple | list):
+            for x in O:
+                if tuple(getattr(x, "shape", ())) == self.shape:
+                    self.beside = kind(O)
+                    return x
+        return O
+
+
 def check_output(lib: Numpy, O: Any, dO: Any) -> list[Fault]:
     """The output is one array; Broken if it cannot be read."""
     if isinstance(O, tuple | list):
@@ -181,11 +224,14 @@ def check_finite(read: Mapping[str, np.ndarray]) -> list[Fault]:
     return [Fault("not finite", sentence)]
 
 
-def summed_dB(dB: np.ndarray, bias: np.ndarray, layout: str) -> np.ndarray:
+def summed_dB(dB: np.ndarray, bias: np.ndarray, layout: str, axes: str | None) -> np.ndarray:
     """The gradient of what was given as bias, summed to the bias itself (b, H, n, m)."""
+    if axes is not None:
+        sizes = iter([size for size, letter in zip(dB.shape, axes) if letter != "1"])
+        dB, layout = dB.reshape([next(sizes) if letter in axes else 1 for letter in "bhnm"]), OURS
     given = scores_axes(bias, layout)
-    axes = tuple(i for i, (a, b) in enumerate(zip(dB.shape, given.shape)) if b == 1 != a)
-    return dB.sum(axes, keepdims=True).reshape((1,) * (4 - bias.ndim) + bias.shape)
+    over = tuple(i for i, (a, b) in enumerate(zip(dB.shape, given.shape)) if b == 1 != a)
+    return dB.sum(over, keepdims=True).reshape((1,) * (4 - bias.ndim) + bias.shape)
 
 
 # ---- what it leaves alone -----------------------------------------------------------------------

@@ -199,14 +199,14 @@ class Kept:
 
 @contextmanager
 def given_back() -> Iterator[None]:
-    """Random numbers and the handlers of signals are afterwards what they were; NumPy is silent meanwhile."""
+    """Random numbers and the handlers of signals are afterwards what they were; nothing warns meanwhile."""
     torch = sys.modules.get("torch")
     at, more = random.getstate(), np.random.get_state()
     seeds = torch.random.get_rng_state() if torch is not None else None
     main = threading.current_thread() is threading.main_thread()
     handlers = {x: signal.getsignal(x) for x in signal.valid_signals()} if main else {}
     try:
-        with np.errstate(all="ignore"):
+        with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):
             yield
     finally:
         random.setstate(at)

@@ -1,68 +1,16 @@
-"""A problem that went wrong; and what multiples of its separate terms say: a scale, a row term, a group."""
+"""What multiples of the separate terms of a problem say: a scale, a row term, a group."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from attnmath._examine.problems.bounds import where_in_words
+from attnmath._examine.diagnosis.trial import Failure
+from attnmath._examine.mistakes.mistakes import weighted_groups
+from attnmath._examine.problems import steps
 from attnmath._examine.problems.case import Answer, Case, Conventions
-from attnmath._examine.problems.steps import ATTENTION, BACK, GROUPS, StepChanges, Steps, grouped
-from attnmath._examine.report.report import Finding
+from attnmath._examine.problems.steps import ATTENTION, BACK, GROUPS, Mistake, StepChanges, Steps, grouped
 from attnmath._words.arrays import T, sum_to
-from attnmath.rounding.formats import unit_roundoff
-
-Deviation = tuple[str, str, str, str]  # name, sentence, formula, cure
-
-
-@dataclass(frozen=True, eq=False)
-class Failure:
-    """A problem that went wrong: what came, what is right, how far off it may be."""
-
-    case: Case
-    got: Answer
-    want: Answer
-    off: Answer
-    wrong: dict[str, np.ndarray]  # for each output, which entries
-    means: Conventions
-    dtype: str
-
-    @property
-    def generic(self) -> bool:
-        """Whether its numbers have no structure of their own."""
-        s, traits = self.case.sizes, self.case.traits
-        drawn = bool(traits & {"gaussian", "peaked", "outliers"})
-        return drawn and min(s["n"], s["m"], s["d_k"], s["d_v"]) > 1 and self.case.scale != 0
-
-    @property
-    def size(self) -> tuple[bool, int]:
-        """How much there is to compute; last of all where infinities hide the numbers."""
-        finite = all(np.isfinite(x).all() for x in self.got.there.values())
-        return not finite, self.case.Q.size * self.case.K.shape[2]
-
-    def where(self, letters: Iterable[str] = ()) -> str:
-        """Where each of these outputs is wrong, or each that is."""
-        return "; ".join(where_in_words(x, self.wrong[x], getattr(self.got, x)) for x in letters or self.wrong)
-
-    def steps(self, changes: Iterable[StepChanges] = ()) -> Steps:
-        """The problem solved with these changes."""
-        return Steps(self.case, self.means, changes)
-
-    def gives(self, changes: Iterable[StepChanges]) -> bool:
-        """Whether wrong steps give everything that came."""
-        s = self.steps(changes)
-        letters = sorted(self.got.there, key=lambda x: x not in self.wrong)  # wrong ones first: most forms fail
-        return all(self.gives_letter(x, s) for x in letters)
-
-    def gives_letter(self, letter: str, s: Steps) -> bool:
-        """Whether wrong steps give what came, up to the roundings that both forms have."""
-        form, got, off = getattr(s, letter), getattr(self.got, letter), getattr(self.off, letter)
-        if form is None or form.shape != got.shape:
-            return False
-        with np.errstate(all="ignore"):
-            size = np.abs(form).max((-2, -1), keepdims=True, initial=0.0)
-            return bool(np.all(np.abs(got - form) <= 4 * off + 16 * unit_roundoff(self.dtype) * size))
 
 
 class Fit(NamedTuple):
@@ -124,89 +72,130 @@ def fitted_terms(case: Case, means: Conventions, got: Answer, off: Answer) -> It
             yield letter, Fit(c[:n], c[n:] if D else None, 4 / sizes.min())
 
 
-def from_terms(f: Failure) -> list[Finding]:
-    """What is wrong, if every wrong output is a sum of multiples of its terms; otherwise nothing."""
+# ---- what the coefficients say: an edit, a letter or a row term times a number ------------------
+
+Number = Callable[[Case, Conventions], float]
+FACTORS: dict[str, Number] = {
+    "gamma": lambda c, means: c.gamma(means),
+    "1/gamma": lambda c, means: 1 / c.gamma(means) if c.gamma(means) else np.nan,
+    "ln 2": lambda c, means: np.log(2),
+    "log2(e)": lambda c, means: 1 / np.log(2),
+    "1/(H/G)": lambda c, means: c.sizes["G"] / c.sizes["H"],
+    "H/G": lambda c, means: c.sizes["H"] / c.sizes["G"],
+    "1/b": lambda c, means: 1 / c.sizes["b"],
+    "b": lambda c, means: c.sizes["b"],
+    "1/m": lambda c, means: 1 / c.sizes["m"],
+    "1/n": lambda c, means: 1 / c.sizes["n"],
+    "n/m": lambda c, means: c.sizes["n"] / c.sizes["m"],
+    "m/n": lambda c, means: c.sizes["m"] / c.sizes["n"],
+    "1/H": lambda c, means: 1 / c.sizes["H"],
+    "sqrt(gamma)": lambda c, means: abs(c.gamma(means)) ** 0.5,
+    "1/sqrt(gamma)": lambda c, means: abs(c.gamma(means)) ** -0.5 if c.gamma(means) else np.nan,
+    "sqrt(d_k/d_v)": lambda c, means: (c.sizes["d_k"] / c.sizes["d_v"]) ** 0.5,
+    "sqrt(d_k)": lambda c, means: c.sizes["d_k"] ** 0.5,
+    "1/sqrt(d_k)": lambda c, means: c.sizes["d_k"] ** -0.5,
+}
+LETTER_NAMES = {
+    ("dQ", "1/gamma"): "dQ_noscale", ("dK", "1/gamma"): "dK_noscale", ("dQ", "gamma"): "dQ_scale2",
+    ("dK", "gamma"): "dK_scale2", ("dK", "1/(H/G)"): "gqa_mean", ("dV", "1/(H/G)"): "gqa_mean",
+    ("dB", "1/b"): "dB_mean", ("dB", "gamma"): "dB_scaled",
+}
+ROW_TERM = {  # name and title by the factor of D
+    "0": ("D_missing", "the row term D is missing: dA = P o dP"),
+    "-1": ("D_sign", "the row term D has the wrong sign: dA = P o (dP + D)"),
+    "0.5": ("D_detached_half", "the row term D is halved"),
+    "1/m": ("D_mean", "the row term D is a mean over the keys instead of a sum"),
+}
+
+
+WITHOUT_SCALE: StepChanges = {
+    "dQ": lambda s, x: s.dA @ s.keys_back,
+    "dK": lambda s, x: grouped(T(s.dA) @ s.Q, s.owner_back, s.K.shape[1]),
+}
+
+
+def _plain(c: float, off: float) -> float:
+    """A number of few digits, or a simple fraction, if there is one as near as it is known; else the number."""
+    fractions = [round(c * q) / q for q in range(1, 17)]
+    decimals = [float(f"{c:.{digits}g}") for digits in range(1, 7)]
+    return next((x for x in (*fractions, *decimals) if abs(x - c) <= off * (1 + abs(c))), c)
+
+
+def _words_for(c: float, fit: Fit, f: Failure) -> list[tuple[str, Number]]:
+    """What a coefficient may be: a known quantity of the problem, or the number alone."""
+    known = [(word, number) for word, number in FACTORS.items()
+             if fit.near(c, number(f.case, f.means)) and abs(number(f.case, f.means) - 1) > 1e-9]
+    plain = _plain(c, fit.off)
+    return [*known, (f"{plain:.6g}", lambda case, means: plain)]
+
+
+def _letters_scaled(letters: list[str], word: str, number: Number) -> Mistake:
+    """These outputs times a number."""
+    change = steps.multiplied(*letters, by=lambda s: number(s.case, s.means))
+    if word == "1/gamma" and {"dQ", "dK"} >= {*letters}:  # also where gamma is 0
+        change = {x: WITHOUT_SCALE[x] for x in letters}
+    names = {LETTER_NAMES.get((x, word), f"{x}_{'zero' if word == '0' else 'scaled'}") for x in letters}
+    name = names.pop() if len(names) == 1 else "O_scaled" if "O" in letters else f"{letters[0]}_scaled"
+    formula = GROUPS if name == "gqa_mean" else ATTENTION if "O" in letters else BACK
+    verb, said = ("are", "they should be") if len(letters) > 1 else ("is", "it should be")
+    who = ", ".join(letters)
+    title = f"{who} {verb} zero" if word == "0" else f"{who} {verb} {word} times what {said}"
+    return Mistake(name, title, steps.only(change), formula, f"divide {who} by {word}" if word != "0" else "")
+
+
+def _row_term_scaled(word: str, number: Number) -> Mistake:
+    """D times a number."""
+    name, title = ROW_TERM.get(word, ("D_scaled", f"the row term D is {word} times what it should be"))
+    change = steps.multiplied("D", by=lambda s: number(s.case, s.means))
+    return Mistake(name, title, steps.only(change), BACK, "subtract D, the row sum of dO o O, from dP")
+
+
+def _group_weights(letters: list[str], weights: np.ndarray) -> Mistake:
+    """The members of a group with other weights than 1."""
+    change = weighted_groups(lambda size: weights if size == len(weights) else np.ones(size))
+    said = ", ".join(f"{c:.3g}" for c in weights)
+    title = f"the members of a group come into {' and '.join(letters)} with the weights {said}"
+    alone = [i for i, c in enumerate(weights) if c]
+    last = len(weights) - 1
+    name = "gqa_last" if alone == [last] else "gqa_first" if alone == [0] else "gqa_weights"
+    return Mistake(name, title, steps.only({x: change[x] for x in letters}), GROUPS,
+                   "add over the group, each with weight 1")
+
+
+def from_terms(f: Failure) -> list[list[Mistake]]:
+    """What is wrong, if every wrong output is a sum of multiples of its terms: mistakes, each in its readings."""
     found = {x: fit for x, fit in fitted_terms(f.case, f.means, f.got, f.off) if x in f.wrong}
     if found.keys() != f.wrong.keys():
         return []
-    findings: dict[str, Finding] = {}
+    out: list[list[Mistake]] = []
+    ratio = None
+    scaled: dict[float, list[str]] = {}
+    weighed: dict[tuple[float, ...], list[str]] = {}
     for letter, fit in found.items():
-        for name, title, formula, cure in _deviations(letter, fit, f.case, f.means):
-            old = findings.get(name)
-            where = f"{old.where}; {f.where([letter])}" if old else f.where([letter])
-            findings[name] = Finding("mistake", name, old.title if old else title, where, formula, cure,
-                                     "least squares on the separate terms leaves rounding alone")
-    both = [found[x].dP[0] for x in ("dQ", "dK") if x in found and found[x].all(found[x].dP[0])]
-    if findings.keys() == {"dQ_scaled", "dK_scaled"} and len(both) == 2 and found["dQ"].near(both[0] * both[1], 1):
-        title = f"dQ is {both[0]:.6g} times too large, and dK as much too small"
-        where = "; ".join(x.where or "" for x in findings.values())
-        return [Finding("mistake", "dQ_dK_swapscale", title, where, BACK, "scale both by gamma, once")]
-    one = found["O"].dP[0] if "O" in found else 0.0
-    if len(findings) > 1 and one and all(fit.all(one) for fit in found.values()):
-        letters = ", ".join(found)
-        return [Finding("mistake", "O_scaled", f"{letters} are {one:.6g} times what they should be", letters,
-                        ATTENTION, f"divide O by {one:.6g}",
-                        "least squares on the separate terms leaves rounding alone")]
-    return list(findings.values())
-
-
-def _deviations(letter: str, fit: Fit, case: Case, means: Conventions) -> Iterable[Deviation]:
-    """Name, sentence, formula and cure for each deviation of the coefficients from 1."""
-    g = len(fit.dP)
-    if g > 1 and not fit.near(fit.dP, fit.dP.mean()):
-        weights = ", ".join(f"{c:.3g}" for c in fit.dP)
-        alone = [i for i, c in enumerate(fit.dP) if not fit.near(c, 0)]
-        name = "gqa_last" if alone == [g - 1] else "gqa_first" if alone == [0] else "gqa_weights"
-        yield (name, f"the members of a group come into dK and dV with the weights {weights}", GROUPS,
-               "add over the group, each with weight 1")
-        c = fit.dP[np.argmax(np.abs(fit.dP))]
-        if name != "gqa_weights" and not fit.near(c, 1):
-            yield from _scaled(letter, float(c), fit, case, means)
-    else:
-        c = float(fit.dP.mean())
-        if not fit.near(c, 1):
-            yield from _scaled(letter, c, fit, case, means)
-    if fit.D is not None and np.abs(fit.dP).max() > fit.off:
         used = np.abs(fit.dP) > 8 * fit.off
-        ratio = fit.D[used] / fit.dP[used]
-        if not fit.near(ratio, 1):
-            yield from _row_term_deviation(ratio, fit, case)
-
-
-def _row_term_deviation(ratio: np.ndarray, fit: Fit, case: Case) -> Iterable[Deviation]:
-    c = float(ratio.mean())
-    known = {
-        0.0: ("D_missing", "the row term D is missing: dA = P o dP"),
-        -1.0: ("D_sign", "the row term D has the wrong sign: dA = P o (dP + D)"),
-        0.5: ("D_detached_half", "the row term D is halved"),
-        1 / case.K.shape[2]: ("D_mean", "the row term D is a mean over the keys instead of a sum"),
-    }
-    for value, (name, title) in known.items():
-        if fit.near(ratio, value):
-            yield name, title, BACK, "subtract D, the row sum of dO o O, from dP"
-            return
-    yield "D_scaled", f"the row term D is {c:.6g} times what it should be", BACK, "subtract D, once"
-
-
-def _scaled(letter: str, c: float, fit: Fit, case: Case, means: Conventions) -> Iterable[Deviation]:
-    """A whole output is a multiple of what it should be."""
-    gamma, s = case.gamma(means), case.sizes
-    g = s["H"] // s["G"]
-    if fit.near(c, 0):
-        yield f"{letter}_zero", f"{letter} is zero", BACK, f"compute {letter}, and return it"
-        return
-    known = {"gamma": gamma, "1/gamma": 1 / gamma if gamma else 0.0, "ln 2": np.log(2), "log2(e)": 1 / np.log(2)}
-    if letter in ("dK", "dV"):
-        known |= {"1/(H/G)": 1 / g, "H/G": g}
-    if letter == "dB":
-        known |= {"1/b": 1 / s["b"], "b": s["b"]}
-    word = next((f" = {w}" for w, x in known.items() if x != 1 and fit.near(c, x)), "")
-    name = {
-        ("dQ", " = 1/gamma"): "dQ_noscale", ("dK", " = 1/gamma"): "dK_noscale",
-        ("dQ", " = gamma"): "dQ_scale2", ("dK", " = gamma"): "dK_scale2",
-        ("dK", " = 1/(H/G)"): "gqa_mean", ("dV", " = 1/(H/G)"): "gqa_mean",
-        ("dB", " = 1/b"): "dB_mean", ("dB", " = gamma"): "dB_scaled",
-    }.get((letter, word))
-    formula = GROUPS if name == "gqa_mean" else ATTENTION if letter == "O" else BACK
-    title = f"{letter} is {c:.6g}{word} times what it should be"
-    yield name or f"{letter}_scaled", title, formula, f"divide {letter} by {c:.6g}{word}"
+        if fit.D is not None and used.any():
+            one = fit.D[used] / fit.dP[used]
+            if not fit.near(one, one.mean()):
+                return []
+            if not fit.near(one, 1):
+                ratio = float(one.mean()), fit
+        c = float(fit.dP.mean())
+        if len(fit.dP) > 1 and not fit.near(fit.dP, c):
+            weighed.setdefault(tuple(_plain(x, fit.off) for x in fit.dP), []).append(letter)
+        elif not fit.near(fit.dP, 1):
+            same = next((x for x in scaled if fit.near(c, x)), c)
+            scaled.setdefault(same, []).append(letter)
+    if ratio:
+        out.append([_row_term_scaled(*word) for word in _words_for(*ratio, f)])
+    if sorted(map(len, scaled.values())) == [1, 1] and found.keys() == {"dQ", "dK"} and not (ratio or weighed):
+        a, b = (next(c for c, letters in scaled.items() if x in letters) for x in ("dQ", "dK"))
+        if found["dQ"].near(a * b, 1):
+            a = _plain(a, found["dQ"].off)
+            change = {**steps.multiplied("dQ", by=lambda s: a), **steps.multiplied("dK", by=lambda s: 1 / a)}
+            title = f"dQ is {a:.6g} times too large, and dK as much too small"
+            return [[Mistake("dQ_dK_swapscale", title, steps.only(change), BACK, "scale both by gamma, once")]]
+    for c, letters in scaled.items():
+        fit = found[letters[0]]
+        out.append([_letters_scaled(letters, *word) for word in _words_for(c, fit, f)])
+    out += [[_group_weights(letters, np.array(weights))] for weights, letters in weighed.items()]
+    return out

@@ -4,20 +4,20 @@ What the user told is kept as it is: a candidate that deviates from it is found 
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
 from attnmath._examine.contract.candidate import Candidate
-from attnmath._examine.contract.contract import AXIS_ORDERS
-from attnmath._examine.contract.functions import Fault
+from attnmath._examine.contract.contract import MASK_FORMS, SCORES_AXES
 from attnmath._examine.diagnosis import probes
 from attnmath._examine.diagnosis.probes import Reading
+from attnmath._examine.diagnosis.takes import failed, read_sizes, square_with
 from attnmath._examine.problems.case import Case, Conventions, Rng, Sizes
-from attnmath._examine.problems.steps import Steps
 from attnmath._examine.report.report import Finding
 
+Read = tuple[Conventions | None, list[Finding]]  # several conventions at once
 NEED_NO_OPTION = "scale", "empty", "inside"  # these can be read off any candidate
 
 
@@ -27,52 +27,23 @@ def detect(candidate: Candidate, told: Conventions | None = None) -> tuple[Conve
     None stays where nothing can be told: where the candidate has no such option, or fails.
     """
     told = told or Conventions()
-    means, sizes, findings = _read_layout(candidate, told.told(layout=told.layout or candidate.layout))
+    means, sizes, findings = read_sizes(candidate, told.told(layout=told.layout or candidate.layout))
     if sizes is None:
         return means, findings
     candidate.sizes = sizes
     for name, read in READERS.items():
         if getattr(means, name, None) is None and (name in NEED_NO_OPTION or name in candidate.options):
             found, more = read(candidate, means, sizes, np.random.default_rng(1))
-            means = means.told(**{name: found})
+            if not sizes.square and any(x.kind == "contract" for x in more):  # it may take n = m alone, with this
+                found, more = read(candidate, means, replace(sizes, n=sizes.m), np.random.default_rng(1))
+            more_of = asdict(found) if isinstance(found, Conventions) else {name: found}
+            means = means.told(**more_of)
             findings += more
+    candidate.taken = replace(
+        candidate.taken, square_with=square_with(candidate, means, sizes), mask_axes=means.mask_axes,
+        bias_axes=means.bias_axes,
+    )
     return means, findings
-
-
-def _read_layout(candidate: Candidate, means: Conventions) -> tuple[Conventions, Sizes | None, list[Finding]]:
-    """The layout, the sizes that the candidate takes, and whether it is causal unasked."""
-    layouts = [means.layout] if means.layout else AXIS_ORDERS
-    errors: dict[str, Fault] = {}
-    for sizes in probes.TRIED:
-        case = probes.hard(sizes, np.random.default_rng(0))
-        found = []
-        for layout in layouts:
-            outcome = candidate.run(case, means.told(layout=layout), forward=True)
-            if outcome.answer is None:
-                errors.setdefault(layout, outcome.refusal)
-                if outcome.refusal.name in ("hangs", "framework"):
-                    return means, None, [_failed(outcome.refusal)]
-                continue
-            causal = {a: replace(case, causal=True) for a in ("upper_left", "lower_right")}
-            forms = {None: Steps(case).O} | {a: Steps(x, Conventions(causal=a)).O for a, x in causal.items()}
-            for always, want in forms.items():
-                found.append((probes.right_rows(outcome.answer.O, want).mean(), layout, always))
-        if found:
-            best = max(score for score, *_ in found)
-            _, layout, always = next(row for row in found if row[0] == best)
-            means = means.told(layout=layout)
-            if always is None or best < 1 or "causal" in candidate.options:
-                return means, sizes, []
-            candidate.options["causal"] = True
-            title, cure = "it is causal without being asked", 'options={"causal": True} says that it is meant'
-            said = Finding("convention", "always_causal", title, cure=cure)
-            return means.told(causal=means.causal or always), sizes, [said]
-    first = "bhsd" if "bhsd" in errors else next(iter(errors))
-    return means, None, [_failed(errors[first])]
-
-
-def _failed(fault: Fault) -> Finding:
-    return Finding("contract", fault.name, fault.sentence)
 
 
 def _pattern(candidate: Candidate, means: Conventions, case: Case) -> np.ndarray | None:
@@ -88,25 +59,67 @@ def _ignored(candidate: Candidate, means: Conventions, sizes: Sizes, **asked: An
     return plain is not None and other is not None and np.array_equal(plain.O, other.O)
 
 
-def _read_mask(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> Reading:
-    """Whether True, or which number, lets a query attend."""
-    keep = rng.random((sizes.b, 1, sizes.n, sizes.m)) < 0.6
-    keep[..., 0], keep[..., 1] = True, False  # something to see, and something hidden
-    case = probes.small_problem(sizes, rng, keep=keep)
-    scores = {}
-    for kind in ("keep", "drop", "add"):
-        W = probes.read_weights(candidate, case, means.told(mask=kind))
-        if W is not None:  # of forms that agree the one that hides: True, added to a score, is only 1
-            seen, hidden = W > W.max(-1, keepdims=True) / 2, np.broadcast_to(~keep, W.shape)
-            scores[kind] = (seen == keep).all(-1).mean(), (W[hidden] == 0).mean()
+def _axes(candidate: Candidate, layout: str | None) -> list[str | None]:
+    """The axes that a mask or a bias may have in a layout."""
+    lacking = set("bh") - set(layout or "bhsd")
+    return [axes for axes in SCORES_AXES if not lacking & set(axes or "")]
+
+
+def _read_mask(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> Read:
+    """Whether True, or which number, lets a query attend, and on which axes it is given."""
+    scores: dict[Conventions, tuple[float, float]] = {}
+    errors: list[Finding] = []
+    for axes in _axes(candidate, means.layout):
+        shape = [size if letter in (axes or "bnm") else 1 for letter, size in
+                 zip("bhnm", (sizes.b, sizes.H, sizes.n, sizes.m))]
+        keep = rng.random(shape) < 0.6
+        keep[..., 0], keep[..., 1] = True, False  # something to see, and something hidden
+        case = probes.small_problem(sizes, rng, keep=keep)
+        for kind in MASK_FORMS:
+            told = Conventions(mask=kind, mask_axes=axes)
+            W = probes.read_weights(candidate, case, means.told(mask=kind, mask_axes=axes))
+            if W is not None:  # of forms that agree the one that hides: True, added to a score, is only 1
+                seen, hidden = W > W.max(-1, keepdims=True) / 2, np.broadcast_to(~keep, W.shape)
+                scores[told] = (seen == keep).all(-1).mean(), (W[hidden] == 0).mean()
+            elif not scores and not errors:
+                errors = [failed(candidate.run(case, means.told(mask=kind), forward=True).refusal)]
+        if scores and max(scores.values()) > (0.5, 0.5):
+            break
     if not scores:
-        return None, [_failed(candidate.run(case, means.told(mask="keep"), forward=True).refusal)]
+        return None, errors
     best = max(scores, key=scores.__getitem__)
     if scores[best][0] > 0.5:
+        if best.mask_axes is None:
+            best = best.told(mask_axes=_broadcast(candidate, means.told(mask=best.mask), sizes, "mask"))
         return best, []
-    if all(_ignored(candidate, means.told(mask=kind), sizes, keep=keep) for kind in scores):
+    whole = [means.told(mask=x.mask) for x in scores if x.mask_axes is None]
+    if all(_ignored(candidate, x, sizes, keep=keep) for x in whole):
         return None, [Finding("mistake", "mask_ignored", "the mask is ignored", cure="use it")]
     return None, [_unexplained("mask", "no kind of mask (True = keep, True = drop, added numbers) explains it")]
+
+
+def _broadcast(candidate: Candidate, means: Conventions, sizes: Sizes, word: str) -> str | None:
+    """The axes on which a mask or bias has to be given; None if it may be 1 wherever it is constant."""
+    whole = sizes.b, sizes.H, sizes.n, sizes.m
+    layout = means.layout or "bhsd"
+    shapes = [tuple(size if letter in own else 1 for letter, size in zip("bhnm", whole))
+              for own in ("nm", "hnm", "bnm", "bhnm", *(["bm"] if word == "mask" else []))
+              if not set(own) - set(layout) - set("nm")]
+    field, fill = ("keep", True) if word == "mask" else ("bias", 0.0)
+
+    def takes(axes: str | None, shape: tuple[int, ...]) -> bool:
+        filled: dict[str, Any] = {field: np.full(shape, fill)}
+        case = probes.small_problem(sizes, np.random.default_rng(0), **filled)
+        return candidate.run(case, means.told(**{f"{word}_axes": axes}), forward=True).answer is not None
+
+    if all(takes(None, shape) for shape in shapes):
+        return None
+    return next((axes for axes in _axes(candidate, layout)[1:] if takes(axes, (1, 1, 1, sizes.m))), None)
+
+
+def _read_bias(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> Read:
+    """On which axes a bias is given."""
+    return Conventions(bias_axes=_broadcast(candidate, means, sizes, "bias")), []
 
 
 def _unexplained(what: str, title: str, evidence: str | None = None) -> Finding:
@@ -150,23 +163,27 @@ def _agreement(seen: np.ndarray, offset: int) -> float:
 
 def _read_groups(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> Reading:
     """Which head of keys and values each query head reads."""
-    H, G = 6, 3
+    H, G = (sizes.H, sizes.G) if sizes.G else (6, 3)
+    if "H" in dict(candidate.taken.only) and not sizes.G:
+        H, G = sizes.H, max(1, sizes.H // 2)
+    if H == G:
+        return None, []
     case = probes.small_problem(replace(sizes, H=H), rng, G=G)
     V = np.broadcast_to(np.arange(1.0, G + 1)[:, None, None], case.V.shape)
     outcome = candidate.run(replace(case, V=np.array(V)), means, forward=True)
     if outcome.answer is None:
-        return None, [_failed(outcome.refusal)]
+        return None, [failed(outcome.refusal)]
     read = np.rint(np.median(outcome.answer.O, axis=(0, 2, 3))).astype(int) - 1
     maps: dict[str, Callable] = {"blocks": lambda h: h // (H // G), "interleaved": lambda h: h % G}
     right = {name: sum(read[h] == f(h) for h in range(1, H - 1)) for name, f in maps.items()}
     best = max(right, key=right.__getitem__)
-    if right[best] >= 3:
+    if right[best] >= 3 or right[best] == H - 2:
         return best, []
     title = "query heads read other heads of keys and values than h // (H/G) or h mod G"
     return None, [_unexplained("groups", title, f"H = {H}, G = {G}: the heads read are {read.tolist()}")]
 
 
-READERS: dict[str, Callable[..., Reading]] = dict(
-    mask=_read_mask, causal=_read_causal, groups=_read_groups, scale=probes.read_scale, empty=probes.read_empty,
-    inside=probes.read_inside, dropout=probes.read_dropout,
+READERS: dict[str, Callable[..., Read | Reading]] = dict(
+    mask=_read_mask, bias=_read_bias, causal=_read_causal, groups=_read_groups, scale=probes.read_scale,
+    empty=probes.read_empty, inside=probes.read_inside, dropout=probes.read_dropout,
 )

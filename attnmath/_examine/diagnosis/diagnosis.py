@@ -1,21 +1,41 @@
-"""Which mistake is it? Wrong closed forms first, then the separate terms, then two at once, then the place."""
+"""Which mistake is it? One edit of the program that explains everything, or two together; else what can be said.
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+Edits are proposed by what gives the answer to one failing problem, and tried on all others, those that
+pass included, and on new ones. What is left has no name: its place, its factor, its condition.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import combinations, islice
+from itertools import permutations, product
 from typing import NamedTuple
 
-from attnmath._examine.diagnosis.coefficients import Failure, from_terms
+from attnmath._examine.diagnosis.coefficients import from_terms
+from attnmath._examine.diagnosis.gate import (
+    Ask,
+    Edit,
+    Proof,
+    Threshold,
+    changes_of,
+    edits_of,
+    fresh_trials,
+    proof,
+    sharpened,
+)
+from attnmath._examine.diagnosis.mechanisms import flushed, replayed, rounded_somewhere, sameness, without_name
+from attnmath._examine.diagnosis.trial import Failure
+from attnmath._examine.mistakes.memory import MEMORY
 from attnmath._examine.mistakes.mistakes import MISTAKES
-from attnmath._examine.problems.steps import WAYS, Mistake, StepChanges
+from attnmath._examine.problems.case import Case
+from attnmath._examine.problems.steps import Mistake, StepChanges
 from attnmath._examine.report.report import Finding
 
-# What the two ways to find D, and the two to find P, depend on: elsewhere they are the same.
-UPSTREAM = frozenset("Q K V dO R gamma owner seen bias B keys values QK A P O owner_back B_back keys_back"
-                     " values_back A_back P_back R_back dP".split())
-CASES = 8  # failing problems that a name has to explain, the smallest of each kind
+HEAD_MISTAKES = [*MISTAKES, *MEMORY]
 MOST_NAMES = 3  # where more names than that fit as well, none is given
-TRIES = 300  # pairs of wrong formulas
+MOST_WORDINGS = 3  # or tiles
+MOST_PARTS = 40  # edits that explain a part
+SOME = 24  # problems that tell which edit explains most
+MOST_FIRST = 2  # beside which all others are tried
+SMALL = 2000  # scores of a problem in which all mistakes are tried
 
 
 class MistakeForm(NamedTuple):
@@ -32,186 +52,128 @@ class MistakeForm(NamedTuple):
         return Finding("mistake", m.name, title, where, m.formula, m.cure, evidence)
 
 
-def head_forms(f: Failure, mistakes: Iterable[Mistake] = MISTAKES) -> Iterator[MistakeForm]:
-    """Every mistake in every form that it can have in a problem."""
-    for mistake in mistakes:
-        for detail, change in mistake.forms(f.case, f.means):
-            for way in WAYS if UPSTREAM & change.keys() else WAYS[:1]:
-                yield MistakeForm(mistake, detail, (*way, change))
+def diagnose(trials: Sequence[Failure], more: Sequence[Case] = (), ask: Ask | None = None) -> list[Finding]:
+    """The edits that explain all problems, each once; or what is wrong, without a name.
 
-
-def both_forms(a: MistakeForm, b: MistakeForm) -> MistakeForm:
-    """Both mistakes at once, under the name of the second."""
-    return MistakeForm(b.mistake, b.detail, (*a.changes, *b.changes))
-
-
-def explained_by_name(name: str, f: Failure) -> bool:
-    """Whether a mistake of this name, in any form, gives what came."""
-    return any(f.gives(form.changes) for form in forms_of([name], f))
-
-
-def forms_of(names: Sequence[str], f: Failure) -> Iterator[MistakeForm]:
-    """The forms of the mistakes of these names in a problem."""
-    return head_forms(f, [m for m in MISTAKES if m.name in names])
-
-
-def representatives(failures: Sequence[Failure], most: int = CASES) -> list[Failure]:
-    """The first failure of each kind, and one that has several tiles.
-
-    Kinds are first the sets of outputs that are wrong, then the traits.
+    more: problems that have not been tried, which ask tries
     """
-    kinds: set[frozenset[str]] = set()
-    traits: set[str] = set()
-    chosen = []
-    for f in failures:
-        if frozenset(f.wrong) not in kinds:
-            kinds.add(frozenset(f.wrong))
-            traits |= f.case.traits
-            chosen.append(f)
-    for f in failures:
-        if not f.case.traits <= traits:
-            traits |= f.case.traits
-            chosen.append(f)
-    long = [f for f in failures if min(f.case.Q.shape[2], f.case.K.shape[2]) > 32][:1]
-    kept = {id(f) for f in [*long, *chosen][:most]}
-    return [f for f in failures if id(f) in kept]
+    trials = sorted(trials, key=lambda f: (not f.wrong, not f.telling, f.size))
+    failures = [f for f in trials if f.wrong]
+    for f in (failures[0], failures[-1], trials[-1]):
+        if ask is not None and not sameness(f, ask(f.case)):
+            return [without_name(trials, "the same problem is answered otherwise when it is asked again")]
+    if found := replayed(failures) or flushed(trials):
+        return found
+    terms = multiples(failures)
+    for proposals in (one_edit(failures), terms, two_edits(trials)):
+        proofs = [found for edits in proposals if (found := proof(edits, trials))]
+        proofs = [found for found in proofs if found.always] or proofs
+        proofs = proofs[: 1 if proposals is terms else None]
+        if proofs:
+            fresh = fresh_trials(more, ask, proofs) if ask else []
+            proofs = [again for found in proofs if (again := proof(found.edits, [*trials, *fresh]))]
+        if proofs and (found := said(proofs, failures, len(trials), fresh, ask, more)):
+            return found
+    return rounded_somewhere(trials) or [without_name(trials)]
 
 
-def named_finding(form: MistakeForm, explained: Sequence[Failure], others: list[str], of: str = "") -> Finding:
-    """A mistake that explains failures, of some outputs alone where these are given."""
-    evidence = f"this wrong formula gives what came, up to rounding, in {len(explained)} failing problem"
-    evidence += "s" if len(explained) > 1 else ""
-    if of:
-        evidence = f"this wrong formula gives {of} as it came, up to rounding"
-    if others:
-        evidence += "; so would " + ", ".join(others)
-    return form.finding(explained[0].where(), evidence)
+# ---- which edits may it be ----------------------------------------------------------------------
 
 
-def unnamed_finding(f: Failure, letters: Iterable[str] = ()) -> Finding:
-    """Something is wrong and has no name: the place."""
-    letters = sorted(letters or f.wrong)
-    return Finding("unnamed", "unnamed", "the mistake has no name here", f.where(letters),
-                   evidence=f"in the problem '{f.case.name}' with {', '.join(sorted(f.case.traits))}")
+def one_edit(failures: Sequence[Failure]) -> Iterator[tuple[Edit, ...]]:
+    """Each edit that gives what came in the first failing problem."""
+    for mistake in HEAD_MISTAKES:
+        for edit, changes in edits_of(mistake, failures[0]):
+            if failures[0].explained_by(changes):
+                yield (edit,)
 
 
-def diagnose(failures: Sequence[Failure]) -> list[Finding]:
-    """The mistakes that explain the failures, each once; what stays unexplained as a place.
-
-    A name comes from a problem without structure of its own: where all weights are equal, or
-    there is one query, many wrong formulas are the same.
-    """
-    failures = sorted(failures, key=lambda f: (not f.generic, f.size))
-    found: list[Finding] = []
-    solved: dict[str, list[Failure]] = {}
-    rest = representatives(failures)
-    while rest and len(found) < 4 and (rest[0].generic or not found):
-        second = further_mistake([x.name for x in found], rest[0]) if found else None
-        names, explained = ([second], [rest[0]]) if second else explain(rest)
-        if not names:
-            break
-        found += [x for x in names if x.name not in {y.name for y in found}]
-        solved |= {x.name: explained or [rest[0]] for x in names if x.name not in solved}
-        both = [x.name for x in found] if second else []
-        rest = [f for f in rest if f not in explained] if explained else []
-        rest = [f for f in rest if not explained_by_names(f, both)]
-    if rest:  # a name from one problem alone does not stand where the same output stays unexplained
-        left = {x for f in rest for x in f.wrong}
-        kept = [x for x in found if len(solved[x.name]) > 1 or not left & solved[x.name][0].wrong.keys()]
-        return [*kept, unnamed_finding(rest[0])]
-    return found + something_else(failures, found)
+def multiples(failures: Sequence[Failure]) -> Iterator[tuple[Edit, ...]]:
+    """What multiples of the separate terms say, a known quantity before a number; at most two at once."""
+    for f in failures[:2]:
+        read = from_terms(f)
+        if len(read) in (1, 2):
+            yield from (tuple(map(Edit, some)) for some in product(*read))
 
 
-def explain(failures: Sequence[Failure]) -> tuple[list[Finding], list[Failure]]:
-    """What explains the first failure, and the failures that it explains."""
-    first = failures[0]
-    alike = [f for f in failures[1:] if f.wrong.keys() == first.wrong.keys()]
-    known = [form for form in head_forms(first) if first.gives(form.changes)]
-    ranked = []
-    for name in dict.fromkeys(form.mistake.name for form in known):
-        explained = [f for f in failures if f is first or explained_by_name(name, f)]
-        more = [f for f in failures if f.wrong.keys() & first.wrong.keys() and f not in explained]
-        if len(explained) == 1 and more or name == "zeros" and not set(alike) <= set(explained):
-            continue  # it fits there by chance, or is zero there and something else elsewhere
-        ranked.append((len(explained), name, explained))
-    if ranked:
-        _, name, explained = max(ranked, key=lambda x: x[0])  # of equals the first, as MISTAKES has them
-        form = next(form for form in known if form.mistake.name == name)
-        others = [other for k, other, _ in ranked if k == len(explained) and other != name]
-        if len(others) > MOST_NAMES:
-            return [], []
-        return [named_finding(form, explained, others)], explained
-    findings = from_terms(first)
-    explained = [f for f in failures if _terms_among(f, {x.name for x in findings})]
-    if findings and (len(explained) > 1 or not alike):
-        return findings, explained
-    return two_mistakes(first)
+def two_edits(trials: Sequence[Failure]) -> Iterator[tuple[Edit, ...]]:
+    """Pairs of edits: one, and a second where it is not enough; or each for a part of what is wrong."""
+    failures = [f for f in trials if f.wrong]
+    some = [f for f in trials if f.telling][:: max(1, len(trials) // SOME)]
+    ranked = [(sum(f.explained_by(changes_of(edits, f)) for f in some), edits) for edits in one_edit(failures)]
+    for _, (first,) in sorted(ranked, key=lambda x: -x[0])[:MOST_FIRST]:
+        left = next((f for f in failures if not f.explained_by(changes_of((first,), f))), failures[0])
+        yield from pairs_with(first, left)
+    richest = max(representatives(failures), key=lambda f: len(f.wrong))
+    partly: dict[tuple[str, frozenset[str]], list[Edit]] = {}
+    for mistake in HEAD_MISTAKES:
+        for edit, changes in edits_of(mistake, richest):
+            s = richest.steps(changes)
+            here = frozenset(x for x in richest.wrong if richest.gives_letter(x, s))
+            same = partly.setdefault((mistake.name, here), [])
+            if here and len(same) < MOST_WORDINGS:
+                same.append(edit)
+    parts = [(edit, here) for (_, here), same in partly.items() for edit in same][:MOST_PARTS]
+    for (a, of_a), (b, of_b) in permutations(parts, 2):
+        all_of_it = of_a | of_b == richest.wrong.keys() and a.mistake.name != b.mistake.name
+        if all_of_it and richest.explained_by(changes_of((a, b), richest)):
+            yield a, b
 
 
-def _terms_among(f: Failure, names: Collection[str]) -> bool:
-    read = {x.name for x in from_terms(f)}
-    return bool(read) and read <= set(names)
+def pairs_with(first: Edit, f: Failure) -> Iterator[tuple[Edit, ...]]:
+    """An edit, and each other that with it gives what came in a problem."""
+    mine = changes_of((first,), f)
+    for mistake in HEAD_MISTAKES:
+        if mistake.name != first.mistake.name:
+            for other, changes in edits_of(mistake, f):
+                if f.explained_by((*changes[:-1], *mine, changes[-1])):
+                    yield first, other
+                elif mine and changes[-1].keys() & mine[-1].keys() and f.explained_by((*changes, *mine)):
+                    yield other, first
 
 
-# ---- several mistakes at once: a further one beside the first, two together, and what is left ----
+def representatives(failures: Sequence[Failure], most: int = 3) -> list[Failure]:
+    """The first, and small ones whose wrong outputs are others."""
+    kinds = {frozenset(f.wrong): f for f in reversed(failures) if f.case.Q.shape[2] * f.case.K.shape[2] < SMALL}
+    return [failures[0], *(f for f in kinds.values() if f is not failures[0])][:most]
 
 
-def something_else(failures: Sequence[Failure], found: Sequence[Finding]) -> list[Finding]:
-    """That what was found is not all: some problem goes wrong in another way."""
-    names = [x.name for x in found if x.kind == "mistake"]
-    generic = representatives([f for f in failures if f.generic], 2 * CASES)
-    left = []
-    if len(names) == len(found):
-        left = [f for f in generic if not explained_by_names(f, names)]
-    if not left:
+# ---- how it is said -----------------------------------------------------------------------------
+
+
+def said(
+    proofs: Sequence[Proof], failures: Sequence[Failure], count: int, fresh: Sequence[Failure], ask: Ask | None,
+    more: Sequence[Case],
+) -> list[Finding]:
+    """Findings for the first of the proofs, with the others' names; none where there are too many."""
+    first = proofs[0]
+    names = list(dict.fromkeys(" and ".join(sorted(e.mistake.name for e in p.edits)) for p in proofs))
+    if len(names) > MOST_NAMES:
         return []
-    title = f"something else is wrong: {len(left)} of {len(generic)} kinds of failing problems are not explained"
-    return [replace(unnamed_finding(left[0]), name="more", title=title)]
+    which = "this edit of the program gives" if len(first.edits) == 1 else "these two edits together give"
+    evidence = f"{which} all that came, up to rounding, in {count} problems"
+    evidence += f" and in {len(fresh)} new ones" if fresh else ""
+    if len(names) > 1:
+        evidence += "; so would " + ", ".join(names[1:])
+    found = []
+    for i, edit in enumerate(first.edits):
+        same = [p for p in proofs if len(p.edits) == len(first.edits) and p.edits[i].mistake is edit.mistake]
+        words = [x for x in dict.fromkeys(p.edits[i].detail for p in same) if x]
+        when = [sharp_words(x, first, failures, ask, more) for x in first.when[i]]
+        if len(words) > MOST_WORDINGS or len(when) > MOST_WORDINGS:
+            return []
+        form = MistakeForm(edit.mistake, " or ".join(words), ())
+        finding = form.finding(failures[0].where(), evidence)
+        only = f", only {' or '.join(when)}" if any(when) else ""
+        found.append(replace(finding, title=finding.title + only))
+    return found
 
 
-def further_mistake(names: Sequence[str], f: Failure) -> Finding | None:
-    """A further mistake that together with one of these names gives what came."""
-    few = 2 if f.case.Q.shape[2] * f.case.K.shape[2] > 600 else 2 * len(WAYS)  # long ones take time
-    first = list(islice(forms_of(names, f), few))
-    for other in head_forms(f):
-        if other.mistake.name not in names:
-            for form in first:
-                both = both_forms(form, other)
-                if f.gives(both.changes):
-                    return named_finding(both, [f], [])
-    return None
-
-
-def explained_by_names(f: Failure, names: Sequence[str]) -> bool:
-    """Whether the mistakes of these names, one of them or two together, give what came."""
-    if any(explained_by_name(name, f) for name in names) or _terms_among(f, names):
-        return True
-    each = [list(forms_of([name], f)) for name in names]
-    both = (both_forms(a, b) for x, y in combinations(each, 2) for a in x for b in y)
-    return any(f.gives(form.changes) for form in islice(both, TRIES))
-
-
-def two_mistakes(first: Failure) -> tuple[list[Finding], list[Failure]]:
-    """Two mistakes at once, out of those that explain one wrong output each."""
-    partly: list[tuple[MistakeForm, frozenset[str]]] = []
-    seen = set()
-    for form in head_forms(first):
-        s = first.steps(form.changes)
-        here = frozenset(x for x in first.wrong if first.gives_letter(x, s))
-        if here and (form.mistake.name, here) not in seen:
-            seen.add((form.mistake.name, here))
-            partly.append((form, here))
-    twos = [(a, b) for (a, of_a), (b, of_b) in combinations(partly, 2)
-            if of_a | of_b == first.wrong.keys() and a.mistake.name != b.mistake.name]
-    for a, b in twos[:TRIES]:
-        if first.gives(both_forms(a, b).changes):
-            return [named_finding(a, [first], []), named_finding(b, [first], [])], [first]
-    found: list[Finding] = []
-    left = set(first.wrong)
-    for form, here in sorted(partly, key=lambda x: -len(x[1])):
-        if here & left and form.mistake.name not in {x.name for x in found}:
-            found.append(named_finding(form, [first], [], ", ".join(sorted(here))))
-            left -= here
-    if found and left:
-        found.append(unnamed_finding(first, left))
-    return found, []
+def sharp_words(
+    when: object, found: Proof, failures: Sequence[Failure], ask: Ask | None, more: Sequence[Case]
+) -> str:
+    """A condition in words; a threshold is looked for."""
+    if isinstance(when, Threshold):
+        cases = [f.case for f in failures] + list(more)
+        when = (sharpened(when, cases, ask, lambda f: bool(f.wrong)) if ask else when).condition()
+    return when.words  # type: ignore[attr-defined]

@@ -1,6 +1,5 @@
 """The stages of an examination: cheapest first, and no further than is needed for a clear answer."""
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -9,17 +8,18 @@ import numpy as np
 
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.functions import Broken, Fault, failure_of
-from attnmath._examine.diagnosis import own_output
-from attnmath._examine.diagnosis.coefficients import Failure
+from attnmath._examine.diagnosis import extent, own_output
 from attnmath._examine.diagnosis.conventions import detect
-from attnmath._examine.diagnosis.diagnosis import diagnose, unnamed_finding
+from attnmath._examine.diagnosis.diagnosis import diagnose
 from attnmath._examine.diagnosis.habits import broken_habits, hazards
-from attnmath._examine.diagnosis.mechanisms import by_trait, flushed, low_precision, replayed, vague
+from attnmath._examine.diagnosis.mechanisms import without_name
 from attnmath._examine.diagnosis.probes import TRIED, read_scale
+from attnmath._examine.diagnosis.reference import Reference, ReferenceFunctions, unlike_reference
 from attnmath._examine.diagnosis.repeated import unrepeated
 from attnmath._examine.diagnosis.smallest import smallest as smallest_case
+from attnmath._examine.diagnosis.trial import Failure
 from attnmath._examine.problems.bounds import judge_answer, right_and_bounds
-from attnmath._examine.problems.case import Case, Conventions
+from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath._examine.problems.exact_problems import exact_answer, exact_bounds, exact_cases
 from attnmath._examine.problems.families import cases
 from attnmath._examine.report.report import UNLISTED, Finding, Report, TriedProblem
@@ -46,14 +46,17 @@ class JudgedCase(NamedTuple):
 class Examination:
     """One candidate, what was found out about it, and the problems that it was given."""
 
-    def __init__(self, candidate: Candidate, told: Conventions, seed: int, say: Callable[[str], None]) -> None:
-        self.candidate, self.told, self.seed, self.say = candidate, told, seed, say
-        self.means = told
+    def __init__(self, candidate: Candidate, told: Conventions, seed: int, say: Callable[[str], None],
+                 without: frozenset[str] = frozenset(), reference: ReferenceFunctions | None = None) -> None:
+        self.candidate, self.told, self.seed, self.say, self.without = candidate, told, seed, say, without
+        self.given = reference
+        self.reference: Reference | None = None  # made when the candidate's library is known
+        self.means = self.asked = told  # asked: with what a reference means
         self.problems: list[TriedProblem] = []
         self.failures: list[Failure] = []
+        self.trials: list[Failure] = []  # those that passed included
         self.faults: dict[Fault, None] = {}
         self.notes: list[Finding] = []
-        self.said: set[str] = set()
 
     def report(self, smallest: bool) -> Report:
         """Stage after stage, until the answer is clear."""
@@ -63,39 +66,58 @@ class Examination:
             sentence = error.fault.sentence if isinstance(error, Broken) else str(error)
             return self._report("not judged", [Finding("contract", "framework", sentence)])
         self.say("its contract and its conventions")
-        self.means, self.notes = detect(self.candidate, self.told)
+        if self.given:
+            self.reference = Reference(self.candidate, self.given)
+            self.asked = self.reference.conventions(self.told)
+        self.means, self.notes = detect(self.candidate, self.asked)
+        if self.given:  # what the candidate means where the reference does not say is told by the problems
+            self.notes = [x for x in self.notes if x.kind in ("contract", "convention")]
         if self.dtype != "float64":  # a float64 program may have a float32 softmax; else short is short
             self.means = replace(self.means, inside=self.told.inside)
+        if self.candidate.sizes is not None:
+            self.notes.insert(0, Finding("convention", "takes", self.candidate.words))
         if self.means.layout is None and any(x.kind == "contract" for x in self.notes):
             return self._report("not judged", [])
-        self.faults |= dict.fromkeys(broken_habits(self.candidate, self.means))
+        self.faults |= dict.fromkeys(extent.meant(broken_habits(self.candidate, self.means), self.without))
         self.say("problems without rounding")
-        self.give(exact_cases(self.takes, self.dtype, self.seed), exact=True)
-        self.give(cases(self.takes, self.dtype, self.seed))
+        self.give(exact_cases(self.takes, self.dtype, self.seed, self.candidate.taken), exact=True)
+        self.give(cases(self.takes, self.dtype, self.seed, self.candidate.taken))
+        self._zero_scale()
         if not any(p.passed or p.ratios for p in self.problems):
-            return self._report("not judged", self._contract() + self._refusals())
-        self._options_refused()
+            found = extent.never_taken(self.problems, self.candidate) + self._contract()
+            return self._report("not judged", found + extent.refusals(self.problems, self.faults))
         some = sorted(self.failures, key=lambda f: f.size)[:AGAIN]
         self.faults |= dict.fromkeys(unrepeated(self.candidate, self.means, [(f.case, f.got) for f in some]))
         found = self._diagnosed() if self.failures else []
+        if self.reference:
+            self.notes.append(self.reference.finding())
+            self.means = self.reference.shown(self.means)
         if any(x.kind == "unlisted" for x in found):
             self.notes = [x for x in self.notes if x.kind == "convention"]
+            self.notes += extent.not_judged(self.candidate, self.told, self.without)
             beside = [Finding("hazard", x.name, x.title) for x in self._contract()]
-            return self._report(UNLISTED, found + self._refusals(), beside)
+            little = extent.never_taken(self.problems, self.candidate)
+            found = little + found + extent.refusals(self.problems, self.faults)
+            return self._report("not judged" if little else UNLISTED, found, beside)
         wrong = bool(self._contract()) or any(p.ratios and not p.passed for p in self.problems)
         wrong = wrong or any(x.kind == "mistake" for x in self.notes)
         lines = None
-        if smallest and self.failures:
+        plain = self.reference is None or self.reference.plain
+        if smallest and self.failures and plain:
             self.say("the smallest failing case")
             failed = [(f.case, f.wrong) for f in self.failures]
             lines = smallest_case(self.candidate, self.means, self.dtype, self.wrong_in, failed)
         self.say("hazards")
-        beside = [] if wrong else hazards(self.candidate, self.means)
-        beside += [Finding("hazard", f.name, f.sentence) for f in self.faults if f.name in HAZARDS]
+        beside = [] if wrong or not plain else hazards(self.candidate, self.means)
+        beside += [x for x in self.notes if x.kind == "hazard"]
+        self.notes = [x for x in self.notes if x.kind != "hazard"]
+        beside += [Finding("hazard", f.name, f.sentence) for f in self.faults if self._harmless(f)]
         beside += [Finding("hazard", *said) for said in self.candidate.kept.sentences]
-        self.notes += self._not_judged()
-        beside += self._unusual()
-        found = self._contract() + found + self._refusals()
+        self.notes += extent.not_judged(self.candidate, self.told, self.without)
+        beside += [] if self.reference else extent.unusual(self.means, self.told)
+        found = self._contract() + found + extent.refusals(self.problems, self.faults)
+        if not wrong and (little := extent.too_little(self.problems, self.candidate)):
+            return self._report("not judged", [*little, *found], beside)
         return self._report("wrong" if wrong else "right", found, beside, lines)
 
     def failed(self, error: BaseException) -> Report:
@@ -103,41 +125,15 @@ class Examination:
         self.notes = []
         return self._report("not judged", [Finding("unnamed", "examination", failure_of(error))])
 
-    def _not_judged(self) -> list[Finding]:
-        """What was demanded, or could be expected, and was not looked at."""
-        found = []
-        if self.forward_only:
-            title = "its output alone was judged: without backward= a NumPy function has no gradients"
-            found.append(Finding("convention", "forward only", title))
-        for word in ("mask", "causal", "groups"):
-            if getattr(self.told, word) not in (None, "none") and word not in self.candidate.options:
-                title = f"{word} was demanded, and not judged: options says no {word}"
-                found.append(Finding("convention", "not_judged", title))
-        return found
-
-    def _unusual(self) -> list[Finding]:
-        """A scale that nobody demanded, and that is not the usual one."""
-        scale = self.means.scale
-        if self.told.scale is not None or scale in (None, "1/sqrt(d_k)"):
-            return []
-        title = f"the scale is {scale}, where 1/sqrt(d_k) is usual"
-        cure = "conventions={'scale': ...} says what is meant"
-        return [Finding("hazard", "unusual_scale", title, cure=cure)]
-
     @property
     def dtype(self) -> str:
         """The format of the candidate's numbers."""
         return self.candidate.dtype
 
     @property
-    def forward_only(self) -> bool:
-        """Whether there are no gradients to judge."""
-        return self.candidate.framework == "numpy" and self.candidate.backward is None
-
-    @property
     def takes(self) -> set[str]:
         """What its problems may have."""
-        return {"dropout" if x == "dropout_mask" else x for x in self.candidate.options} - {"seed"}
+        return self.candidate.takes
 
     def give(self, some: Sequence[Case], exact: bool = False) -> None:
         """Let the candidate solve problems, judge what comes, and keep count."""
@@ -147,94 +143,112 @@ class Examination:
             self.say(f"problem {i + 1} of {len(some)}: {case.name}")
             judged = self.judged(case, exact)
             self.problems.append(judged.tried)
-            self.failures += [judged.failure] if judged.failure else []
+            self.trials += [judged.failure] if judged.failure else []
+            self.failures += [judged.failure] if judged.failure and judged.failure.wrong else []
             self.faults |= dict.fromkeys(judged.faults)
 
-    def judged(self, case: Case, exact: bool = False) -> JudgedCase:
+    def judged(self, given: Case, exact: bool = False) -> JudgedCase:
         """One problem: what came, beside what is right and how far off it may be."""
-        taken = self.candidate.sizes
-        if taken is not None and taken.square and case.sizes["n"] != case.sizes["m"]:
-            note = "of the sizes that were tried it takes n = m alone"
-            return JudgedCase(TriedProblem(case.name, case.traits, {}, False, note), None, ())
+        case = given
         outcome = self.candidate.run(case, self.means)
         if outcome.answer is None:
             fault = outcome.refusal
-            faults = outcome.faults + ((fault,) if fault.name not in REFUSALS else ())
+            faults = tuple(extent.meant([*outcome.faults, *[fault] * (fault.name not in REFUSALS)], self.without))
             return JudgedCase(TriedProblem(case.name, case.traits, {}, False, fault.sentence), None, faults)
-        case, got = outcome.case, outcome.answer
-        want, off = right_and_bounds(case, self.means, self.dtype)
-        bits = exact_answer(case, self.means, self.dtype) if exact else None
+        case, got, plain = outcome.case, outcome.answer, True
+        off: Answer
+        if self.reference is None:
+            want, off = right_and_bounds(case, self.means, self.dtype)
+        else:
+            wanted = self.reference.wanted(given, self.means, self.dtype)
+            if isinstance(wanted, Fault):
+                return JudgedCase(TriedProblem(case.name, case.traits, {}, False, wanted.sentence), None, ())
+            case, want, off, plain = wanted
+        got = got._replace(**{x: getattr(want, x) for x in self.without & want.there.keys()})
+        bits = exact_answer(case, self.means, self.dtype) if exact and plain else None
         if bits is not None:  # None: with its conventions something has to be rounded
+            bits = bits.each(lambda x, _: x, want)
             verdicts = judge_answer(got, bits, exact_bounds(bits, off), None)
         else:
             verdicts = judge_answer(got, want, off, self.dtype)
-        if self.forward_only:
+        if self.candidate.forward_only:
             verdicts = {"O": verdicts["O"]}
         passed = all(v.passed for v in verdicts.values())
         came = {x: v.wrong for x, v in verdicts.items() if not v.passed and x in got.there}
-        tried = TriedProblem(case.name, case.traits, {x: v.ratio for x, v in verdicts.items()}, passed)
-        failure = Failure(case, got, want, off, came, self.means, self.dtype) if came else None
-        return JudgedCase(tried, failure, outcome.faults)
+        ratios = {x: max(v.ratio, v.aggregate) for x, v in verdicts.items() if x not in self.without}
+        tried = TriedProblem(case.name, case.traits, ratios, passed)
+        failure = Failure(case, got, want, off, came, self.means, self.dtype)
+        return JudgedCase(tried, failure, tuple(extent.meant(outcome.faults, self.without)))
 
-    def _options_refused(self) -> None:
-        """What it was said to take, and never takes, is a fault."""
-        for word in sorted(self.takes if not {f.name for f in self.faults} & {*OTHER_NUMBERS} else ()):
-            with_it = [p for p in self.problems if word in p.traits]
-            if with_it and all(p.note and not p.ratios for p in with_it):
-                note = with_it[0].note
-                sentence = f"it was said to take {word}, and never takes it: {note}"
-                self.faults[Fault("option_refused", sentence)] = None
-                self.notes = [x for x in self.notes if x.title != note]
-                self.said.add(str(note))
+    def _zero_scale(self) -> None:
+        """Where a scale of 0 alone goes wrong, as `scale or default` makes it, that is no mistake but a hazard."""
+        if not self.failures or any(f.case.scale != 0 for f in self.failures):
+            return
+        for f in self.failures:
+            want, off = right_and_bounds(replace(f.case, scale=None), self.means, self.dtype)
+            if not all(v.passed for v in judge_answer(f.got, want, off, self.dtype).values()):
+                return
+        self.failures, note = [], "a scale of 0 is taken for none"
+        self.problems = [replace(p, ratios={}, note=note) if p.failed else p for p in self.problems]
+        self.notes.append(Finding("hazard", "zero_scale", note, cure="ask whether it is None"))
 
     def _diagnosed(self) -> list[Finding]:
         """Names; a short format is diagnosed in float32, if it is wrong there too."""
         self.say("which mistake it is")
         if any(f.name in OTHER_NUMBERS for f in self.faults):
-            return [unnamed_finding(min(self.failures, key=lambda f: f.size))]
+            return [without_name(self.trials)]
+        if self.reference and not self.reference.plain:
+            return [unlike_reference(self.failures, sum(p.judged for p in self.problems), repr(self.reference))]
         e = self
         if self.dtype in ("bfloat16", "float16"):
-            wide = Examination(self.candidate.again("float32"), self.told, self.seed, self.say)
+            wide = Examination(self.candidate.again("float32"), self.told, self.seed, self.say, self.without)
             wide.means = self.means
-            wide.give(cases(self.takes, "float32", self.seed))
+            wide.give(cases(self.takes, "float32", self.seed, self.candidate.taken))
             e = wide if wide.failures else self
-        found = replayed(e.failures) or flushed(e.failures) or diagnose(e.failures)
-        if any(map(vague, found)):
-            found = by_trait(found, e.problems, e.failures, e.solves)
-        named = any(x.kind == "mistake" for x in found)
-        demanded = self.told != Conventions(layout=self.told.layout)
+        more = cases(e.takes, e.dtype, self.seed + 1, self.candidate.taken)
+        found = diagnose(e.trials, more, lambda case: e.judged(case).failure)
+        named = all(x.kind == "mistake" for x in found)
+        if not named and e.means.empty not in (None, "zero"):  # it was read with a mask that may be taken wrongly
+            zero = replace(e.means, empty="zero")
+
+            def again(case: Case) -> Failure | None:
+                f = e.judged(case).failure
+                return f and f.under(zero)
+
+            other_way = diagnose([f.under(zero) for f in e.trials], more, again)
+            named = all(x.kind == "mistake" for x in other_way)
+            found = other_way if named else found
+        demanded = self.asked != Conventions(layout=self.asked.layout)
         factor = [x.name for x in found] == ["O_scaled"]  # another function, if its gradients are those of O
-        if named and (demanded or not factor and all(x.kind == "mistake" for x in found)):
+        if named and (demanded or not factor):
             return found
-        other = self._another()  # where names do not explain all, they may fit by chance
-        if other and (other.kind == "unlisted" or not named):
-            return [other]
-        if named:
-            return found
-        exact = any(f.case.traits & {"hard", "uniform"} for f in e.failures)  # no format is short for these
-        return found if exact else low_precision(e.failures) or found
+        other = self._another()
+        return [other] if other and (other.kind == "unlisted" or not named) else found
 
     def _another(self) -> Finding | None:
         """That it is a function that is not in the list, and whether its gradients are those of its output."""
         if {f.name for f in self._contract()} - {"not finite"} or any(x.kind == "mistake" for x in self.notes):
             return None
-        if self.told.scale is not None:
+        if self.asked.scale is not None:
             sizes, unscaled = self.candidate.sizes or TRIED[0], replace(self.means, scale=None)
-            if read := read_scale(self.candidate, unscaled, sizes, np.random.default_rng(1))[0]:
-                title = f"the scale is {read}, and {self.told.scale} is demanded"
+            read = read_scale(self.candidate, unscaled, sizes, np.random.default_rng(1))[0]
+            if read not in (None, self.asked.scale):
+                title = f"the scale is {read}, and {self.asked.scale} is demanded"
                 return Finding("mistake", "scale", title, cure="multiply Q K^T by the scale that is demanded")
+        if self.given:
+            return None
         some, others = own_output.chosen(self.candidate, self.dtype, self.seed)
         other = own_output.reference(self.candidate, self.means, some)
         short = unit_roundoff(self.dtype) > unit_roundoff("float32")
         one = self.candidate.again("float32") if short and other else self.candidate
-        count = own_output.other_function(one, self.means, cases((), one.dtype, self.seed))
+        count = own_output.other_function(one, self.means, cases((), one.dtype, self.seed, one.taken))
         if count is None:
             return None
         where = f"its output is not that of attention in {count}"
-        if self.forward_only or other is None:
+        if self.candidate.forward_only or other is None:
             title = f"its gradients in {self.dtype}, which it takes alone, were not judged"
-            title = "no gradient was judged" if self.forward_only else title
-            return Finding("unlisted", "not compared", title, where)
+            title = "no gradient was judged" if self.candidate.forward_only else title
+            return Finding("unlisted", "not compared", title, where, cure=own_output.MORE)
         found = own_output.compared_gradients(self.candidate, other, self.means, some, others)
         if found is None:
             return None
@@ -245,6 +259,11 @@ class Examination:
         tried = self.judged(case).tried
         return tried.passed or not tried.ratios
 
+    def _harmless(self, fault: Fault) -> bool:
+        """What is no more than a hazard; NumPy makes float64 of float32 where a number of its own is met."""
+        wider = fault.name == "dtype" and self.candidate.framework == "numpy" and " float64," in fault.sentence
+        return wider or fault.name in HAZARDS
+
     def wrong_in(self, case: Case) -> dict[str, np.ndarray]:
         """What is wrong in its answer to a problem that is not counted: for each output, which entries."""
         failure = self.judged(case).failure
@@ -252,21 +271,9 @@ class Examination:
 
     def _contract(self) -> list[Finding]:
         """Each fault once; numbers that are not finite are judged as numbers."""
-        quiet = {*HAZARDS, *(["not finite"] if self.failures else [])}
-        first = {f.name: f for f in reversed(self.faults) if f.name not in quiet}
+        first = {f.name: f for f in reversed(self.faults) if not (
+            self._harmless(f) or f.name == "not finite" and self.failures)}
         return [Finding("contract", f.name, f.sentence) for f in reversed(first.values())]
-
-    def _refusals(self) -> list[Finding]:
-        """Problems that it would not take, which is its right."""
-        said: dict[str, list[str]] = {}
-        contract = {f.sentence for f in self.faults} | self.said
-        first: dict[str, str] = {}
-        for p in self.problems:
-            if p.note and p.note not in contract:  # one sentence for those that differ in numbers
-                said.setdefault(first.setdefault(re.sub(r"\d+", "#", p.note), p.note), []).append(p.name)
-        return [Finding("convention", "refuses", f"it does not take {len(names)} of the problems: {note}",
-                        where=", ".join(names[:4]) + (", ..." if len(names) > 4 else ""))
-                for note, names in said.items()]
 
     def _report(
         self, verdict: str, findings: Sequence[Finding],

@@ -86,6 +86,8 @@ def _ordered(candidate: Candidate, means: Conventions, sizes: Sizes) -> list[Fau
     if answer is None or any(getattr(answer, name) is None for name in GRADIENT_LETTERS):
         return []
     got = [getattr(answer, name) for name in GRADIENT_LETTERS]
+    if len({x.shape for x in got}) > 1:
+        return []
     for order in itertools.permutations(range(3)):
         near = [largest(Answer(getattr(want, GRADIENT_LETTERS[i])), Answer(x)) < 0.05 for x, i in zip(got, order)]
         if all(near) and order != (0, 1, 2):
@@ -127,7 +129,7 @@ def _alone(candidate: Candidate, means: Conventions, sizes: Sizes) -> list[Fault
 
 def hazards(candidate: Candidate, means: Conventions) -> list[Finding]:
     """What may go wrong beside the verdict."""
-    found = (check(candidate, means) for check in (_finite_mask, _empty_row, _negative_scale))
+    found = (check(candidate, means) for check in (_finite_mask, _empty_row, _negative_scale, _scale_of_zero))
     return [finding for finding in found if finding is not None]
 
 
@@ -246,3 +248,13 @@ def _negative_scale(candidate: Candidate, means: Conventions) -> Finding | None:
             cure = "mask after the scores are scaled"
             return Finding("hazard", "negative_scale", title, cure=cure, evidence=lines)
     return None
+
+
+def _scale_of_zero(candidate: Candidate, means: Conventions) -> Finding | None:
+    """A scale of 0, which `scale or 1 / sqrt(d_k)` takes for none."""
+    taken = _first_taken(candidate, means, _cases(candidate), partial(_alternating, scale=0.0))
+    if "scale" not in candidate.options or not taken or not _off(*taken[2:], unit_roundoff(candidate.dtype)):
+        return None
+    title, cure = "a scale of 0 is taken for none, or for another", "ask whether the scale is None"
+    lines = pasted(candidate, taken[1], means, taken[3])
+    return Finding("hazard", "scale_of_zero", title, cure=cure, evidence=lines)

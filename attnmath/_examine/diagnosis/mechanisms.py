@@ -1,37 +1,29 @@
-"""Mistakes that are no closed form of the problem: of memory, of empty rows, of dropout, a threshold, a format.
+"""What is no closed form: dropout drawn anew, a threshold, a rounded place; and what has no name."""
 
-Some are named by what has to be there for a candidate to fail: its problems' traits, one taken away at a time.
-"""
-
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from attnmath._examine.diagnosis.coefficients import Failure
-from attnmath._examine.diagnosis.diagnosis import representatives
-from attnmath._examine.problems.bounds import bounds
+from attnmath._examine.diagnosis.coefficients import from_terms
+from attnmath._examine.diagnosis.gate import Threshold, conditions
+from attnmath._examine.diagnosis.trial import Failure
+from attnmath._examine.mistakes.memory import roundings
+from attnmath._examine.problems import steps
 from attnmath._examine.problems.case import INGREDIENTS, Case
-from attnmath._examine.problems.steps import DROPOUT
-from attnmath._examine.report.report import Finding, TriedProblem
+from attnmath._examine.problems.steps import DROPOUT, WAYS, StepChanges
+from attnmath._examine.report.report import Finding
 from attnmath._words.arrays import T
 
-# A trait that is a mechanism: failing with it, and only with it, is a name.
-MECHANISMS = {
-    "strided dO": ("dO_strides", "dO is read as if it were contiguous", "use dO's strides, or copy it first"),
-    "broadcast dO": ("dO_strides", "dO is read as if it were contiguous", "use dO's strides, or copy it first"),
-    "strided inputs": ("input_strides", "an input is read as if it were contiguous",
-                       "use its strides, or copy it first"),
-    "d_v != d_k": ("strides_of_K_for_V", "the width of V is taken to be that of K", "V and O have d_v columns"),
+# What can be said, without a name of the edit, of a candidate that fails in these problems alone.
+PROPERTIES = {
     "large negative scores": ("lse_overflow", "scores far below 0 are not survived",
                               "subtract the row's maximum; a place outside of the tile has score -inf, not 0"),
     "empty row": ("empty_row_nan", "a row that may attend to nothing does not give zero, and pass back zero",
                   "divide by the sum of a row only where it is not 0"),
     "poison": ("hidden_leaks", "what a mask hides comes through", "a hidden weight is exactly 0"),
 }
-STRIDES = ("dO_strides", "input_strides")  # what comes of these may look like a factor, or zeros
-# Sums that are kept in the short format too are off by more than its bound, which keeps them wide.
-SUMS = 8.0
+REPRODUCED = 0.97  # of the entries: where a number lies between two of a format, either may come
 
 
 def without_trait(case: Case, trait: str) -> Case | None:
@@ -54,54 +46,11 @@ def without_trait(case: Case, trait: str) -> Case | None:
     return None
 
 
-def vague(x: Finding) -> bool:
-    """Whether a finding says what came, but not what was done."""
-    return x.kind == "unnamed" or x.kind == "mistake" and (x.name == "zeros" or x.name.endswith("_scaled"))
-
-
-def by_trait(
-    found: Sequence[Finding], problems: Sequence[TriedProblem], failures: Sequence[Failure],
-    solves: Callable[[Case], bool],
-) -> list[Finding]:
-    """The findings, with what has to be there for the unnamed ones, and a name where that is one."""
-    failing = [p.traits for p in problems if not p.passed and p.ratios]
-    passing = [p.traits for p in problems if p.passed]
-    always = frozenset.intersection(*failing) - frozenset().union(*passing) if failing else frozenset()
-    cures = []
-    for f in representatives(sorted(failures, key=lambda f: f.size))[:2]:
-        for trait in sorted(f.case.traits):
-            other = without_trait(f.case, trait)
-            if other is not None and solves(other):
-                cures.append(trait)
-    words = f"; not without {' and not without '.join(dict.fromkeys(cures))}" if cures else ""
-    words += f"; only with {' and '.join(sorted(always))}" if always else ""
-    named = _mechanism(failing, passing, cures)
-    out = []
-    for x in found:
-        if named and (x.kind == "unnamed" or vague(x) and named[1][0] in STRIDES):
-            traits, (name, title, cure) = named
-            evidence = f"no problem fails without {' or '.join(traits)}{'' if not cures else words}"
-            out.append(Finding("mistake", name, title, x.where, None, cure, evidence))
-        else:
-            out.append(replace(x, evidence=(x.evidence or "") + words) if x.kind == "unnamed" else x)
-    return [x for i, x in enumerate(out) if x.kind != "mistake" or x.name not in {y.name for y in out[:i]}]
-
-
-def _mechanism(
-    failing: list[frozenset[str]], passing: list[frozenset[str]], cures: list[str]
-) -> tuple[list[str], tuple[str, str, str]] | None:
-    """The mechanism that all failures have; without it they are solved, or none with it is."""
-    for meant in dict.fromkeys(MECHANISMS.values()):
-        traits = {t for t, x in MECHANISMS.items() if x == meant}
-        if all(traits & f for f in failing) and (traits & {*cures} or not any(traits & p for p in passing)):
-            return sorted(traits & frozenset().union(*failing)), meant
-    return None
-
-
 def replayed(failures: Sequence[Failure]) -> list[Finding]:
-    """Whether dV was made with another dropout mask: with n <= d_v it can be solved for."""
+    """Whether the way back has another dropout mask: with n <= d_v it can be solved for from dV."""
     if any(f.case.R is None for f in failures):
         return []
+    solved = 0
     for f in failures:
         s = f.steps()
         d_v, n, top = f.case.V.shape[3], f.case.Q.shape[2], s.R.max()
@@ -113,52 +62,121 @@ def replayed(failures: Sequence[Failure]) -> list[Finding]:
         ratio = np.where(s.P > 1e-3, PR / np.where(s.P > 1e-3, s.P, 1.0), 0.0)
         drawn = ratio > top / 2
         near = np.abs(ratio - np.where(drawn, top, 0.0)) < 1e-2 * top  # from P > 1e-3 and cond < 1e4, in float32
-        if near.all() and drawn.any() and not np.array_equal(drawn, (s.R > 0) & (s.P > 1e-3)):
-            return [Finding(
-                "mistake", "drop_not_replayed", "the way back draws a dropout mask of its own", f.where(),
-                DROPOUT, "keep the mask, or the state of the generator, for the way back",
-                "solved for from dV, the weights of the way back are P times 0 or 1/(1 - rho) at other places",
-            )]
-    return []
+        own = np.array_equal(drawn, (s.R > 0) & (s.P > 1e-3))
+        small = (s.P > 0) & (s.P <= 1e-3)  # there it cannot be seen, and changes little
+        change: StepChanges = {"R_back": steps.bind(lambda s, R, drawn, top: drawn * top, drawn, top)}
+        if not near.all() or own or not (small.any() or any(f.explained_by((*way, change)) for way in WAYS)):
+            return []
+        solved += not small.any()
+    if not solved:
+        return []
+    return [Finding(
+        "mistake", "drop_not_replayed", "the way back draws a dropout mask of its own", failures[0].where(),
+        DROPOUT, "keep the mask, or the state of the generator, for the way back",
+        "with the mask that dV has, P times 0 or 1/(1 - rho) at other places, all gradients are what came",
+    )]
 
 
-def flushed(failures: Sequence[Failure]) -> list[Finding]:
-    """Whether small numbers are zero, all below one threshold and none above."""
+def flushed(trials: Sequence[Failure]) -> list[Finding]:
+    """Whether small numbers are zero, all below one threshold and none above, in all problems."""
     lost, kept = 0.0, np.inf
-    for f in failures:
-        for x in f.wrong:
+    letters = {x for f in trials for x in f.wrong}
+    for f in trials:
+        for x in letters & f.got.there.keys():
             got, want = getattr(f.got, x), np.abs(getattr(f.want, x))
-            if got[f.wrong[x]].any():
+            if x in f.wrong and got[f.wrong[x]].any():
                 return []
-            lost = max(lost, want[f.wrong[x]].max())
+            if x in f.wrong:
+                lost = max(lost, want[f.wrong[x]].max())
             kept = min(kept, want[got != 0].min(initial=np.inf))
     if not 0 < lost <= kept < np.inf:
         return []
+    first = next(f for f in trials if f.wrong)
     return [Finding(
-        "mistake", "flush_to_zero", f"numbers below about {lost:.2g} are set to zero", failures[0].where(),
+        "mistake", "flush_to_zero", f"numbers below about {lost:.2g} are set to zero", first.where(),
         None, "do not set small gradients to zero: with a mean loss all gradients are small",
         f"the largest that is lost is {lost:.3g}, the smallest that is kept {kept:.3g}",
     )]
 
 
-def low_precision(failures: Sequence[Failure]) -> list[Finding]:
-    """Whether all is right but for the precision, which is that of a shorter format."""
-    order, dtype = ["float64", "float32", "float16", "bfloat16"], failures[0].dtype
-    for form in order[order.index(dtype) + 1:] if dtype in order else []:
-        worst = []
-        for f in failures:
-            with np.errstate(all="ignore"):  # float16 overflows where the candidate's format does not
-                off = bounds(f.case, f.means, form)
-            for x in f.wrong:
-                got, want = getattr(f.got, x), getattr(f.want, x)
-                with np.errstate(all="ignore"):
-                    r = np.where(got == want, 0.0, np.abs(got - want) / getattr(off, x))
-                worst.append(np.nan_to_num(r, nan=np.inf).max())
-        letters = {x for f in failures for x in f.wrong}
-        if 1e-3 < max(worst) <= SUMS and ("O" in letters or {"dK", "dV"} <= letters):
-            return [Finding(
-                "mistake", "low_precision", f"its precision is that of a shorter format, {form} or alike",
-                failures[0].where(), None, f"keep sums and weights in {dtype}",
-                f"all errors are within {max(worst):.2g} of what rounding to {form} allows",
-            )]
-    return []
+def rounded_somewhere(trials: Sequence[Failure]) -> list[Finding]:
+    """Whether rounding one place to a shorter format gives the numbers that came, in all problems."""
+    trials = [f for f in trials if f.case.traits.isdisjoint({"poison", "large negative scores", "empty row"})]
+    found: dict[str, list[str]] = {}
+    for place, form, change in roundings(trials[0].dtype) if trials else ():
+        if all(_reproduced(f, change) for f in trials):
+            found.setdefault(form, []).append(place)
+    if len(found) != 1 or len(places := next(iter(found.values()))) > 3:
+        return []
+    form, first = next(iter(found)), next(f for f in trials if f.wrong)
+    title = f"its precision is that of a shorter format: {' or '.join(places)} rounded to {form}"
+    cure = f"keep {places[0]} in {first.dtype}, or say that it is short"
+    return [Finding("mistake", "low_precision", title, first.where(), None, cure,
+                    f"rounding there alone gives the numbers that came, in {len(trials)} problems")]
+
+
+def _reproduced(f: Failure, change: StepChanges) -> bool:
+    """Whether nearly all numbers come out, to the precision of the candidate's own format."""
+    s = f.steps((change,))
+    for x in f.got.there:
+        form, got, off = getattr(s, x), getattr(f.got, x), getattr(f.off, x)
+        with np.errstate(all="ignore"):
+            near = (np.abs(got - form) <= 4 * off) | np.isnan(off)
+            most = np.abs(got - getattr(f.want, x)).max()
+            if near.mean() < REPRODUCED or np.any(~near & ~(np.abs(got - form) < most)):
+                return False
+    return True
+
+
+def sameness(f: Failure, again: Failure | None) -> bool:
+    """Whether a repeated call gave the same numbers, up to rounding."""
+    if again is None or again.got.there.keys() != f.got.there.keys():
+        return False
+    pairs = ((getattr(f.got, x), getattr(again.got, x), getattr(f.off, x)) for x in f.got.there)
+    with np.errstate(all="ignore"):
+        return all(bool(np.all((a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= off) | np.isnan(off)))
+                   for a, b, off in pairs)
+
+
+# ---- without a name -----------------------------------------------------------------------------
+
+
+def without_name(trials: Sequence[Failure], why: str = "") -> Finding:
+    """What is wrong, by how much, and when, as far as that is the same in all failing problems."""
+    failures = sorted((f for f in trials if f.wrong), key=lambda f: (not f.generic, f.size))
+    first = failures[0]
+    when = _when(failures, [f for f in trials if not f.wrong])
+    title = f"the mistake has no name here: {_property(failures)}, {when}"
+    name, cure = "unnamed", None
+    for trait, (known, words, advice) in PROPERTIES.items():
+        if all(trait in f.case.traits for f in failures):
+            name, cure, title = known, advice, f"{words} ({_property(failures)}, {when})"
+    evidence = f"in the problem '{first.case.name}' with {', '.join(sorted(first.case.traits))}"
+    return Finding("unnamed", name, title, first.where(sorted(first.wrong)), cure=cure,
+                   evidence="; ".join(filter(None, (evidence, why))))
+
+
+def _property(failures: Sequence[Failure]) -> str:
+    """What is the same in all failing problems."""
+    letters = sorted({x for f in failures for x in f.wrong}, key="O dQ dK dV dB".split().index)
+    who, be = ", ".join(letters), "are" if len(letters) > 1 else "is"
+    wrong = [(getattr(f.got, x)[w], f.case) for f in failures for x, w in f.wrong.items()]
+    if all(not x.any() for x, _ in wrong):
+        return f"{who} {be} zero where it is wrong" if be == "is" else f"{who} are zero where they are wrong"
+    if all(not np.isfinite(x).all() for x, _ in wrong):
+        return f"{who} {be} not finite"
+    generic = [f for f in failures if f.telling]
+    said = {m[-1].title for f in generic for m in from_terms(f)[:1] if len(from_terms(f)) == 1}
+    if len(said) == 1 and all(len(from_terms(f)) == 1 for f in generic):
+        return said.pop()
+    return f"{who} {be} wrong"
+
+
+def _when(failures: Sequence[Failure], right: Sequence[Failure]) -> str:
+    """The condition that failing problems have in common, or how many there are."""
+    found = list(conditions([f.case for f in failures], [f.case for f in right])) if right else []
+    if 0 < len(found) <= 3:
+        words = [x.condition().words if isinstance(x, Threshold) else x.words for x in found]
+        return f"only {' or '.join(words)}"
+    total = len(failures) + len(right)
+    return f"in {len(failures)} of {total} problems" if right else f"in all {total} problems"

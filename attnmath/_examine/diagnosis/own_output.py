@@ -31,6 +31,7 @@ LENGTHS = {
     "queries": lambda c: c.sizes["n"],
     "queries or keys": lambda c: max(c.sizes["n"], c.sizes["m"]),
 }
+MORE = "reference=, your own plain function, says whether the output is right; check_vjp judges any gradient"
 Directions = dict[str, tuple[np.ndarray, float]]  # of each argument, and what it is multiplied by
 Allowed = Sequence[tuple[Answer, float]]  # what came, and how far its gradients may be off
 ARGUMENT = {"dQ": "Q", "dK": "K", "dV": "V", "dB": "bias"}
@@ -105,7 +106,8 @@ def known_multiple(candidate: Candidate, means: Conventions, some: Sequence[Case
 
 def chosen(candidate: Candidate, dtype: str, seed: int) -> tuple[list[Case], list[Case]]:
     """The problems to compare in: three without options, and one with each that it takes; and others."""
-    some = [c for c in cases(set(candidate.options), dtype, seed) if not c.traits & UNTOLD and c.scale != 0]
+    some = cases(set(candidate.options), dtype, seed, candidate.taken)
+    some = [c for c in some if not c.traits & UNTOLD and c.scale != 0]
     some = [c for c in some if "gaussian" in c.traits]
     several = [c for c in some if min(c.sizes["n"], c.sizes["m"]) > 1]
     with_option = [next((c for c in several if word in c.traits), None) for word in COMPARED_OPTIONS]
@@ -224,7 +226,7 @@ def own_gradients(found: Differences, where: str) -> Finding:
                 f" are off from its gradients by, of their size: {each}")
     if not found.wrong:
         title = "its gradients are those of its own output"
-        return Finding("unlisted", "own gradients", title, where, evidence=evidence)
+        return Finding("unlisted", "own gradients", title, where, cure=MORE, evidence=evidence)
     much = ", ".join(f"{letter} differs by {size:.2g} of its size" for letter, size in found.wrong.items())
     title = f"it is no attention of the list, and its gradients are not those of its own output: {much}"
-    return Finding("unnamed", "own_gradients", title, where, evidence=evidence)
+    return Finding("unnamed", "own_gradients", title, where, cure=MORE, evidence=evidence)

@@ -10,7 +10,7 @@ import numpy as np
 
 from attnmath._examine.contract.attempt import ask
 from attnmath._examine.contract.candidate import Candidate
-from attnmath._examine.contract.contract import scores_axes, to_layout
+from attnmath._examine.contract.contract import MASK_FORMS, scores_axes, to_layout
 from attnmath._examine.contract.functions import Broken, attribute, parameters
 from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath._examine.problems.steps import Steps
@@ -123,7 +123,7 @@ def _call(candidate: Candidate, case: Case, means: Conventions, layout: str, dty
     found.append("do = " + _dO(plain, case, axes, layout, library))
     options, given = _given_options(candidate, case, means, layout)
     for name, value in given.items():
-        is_bool = name == "mask" and means.mask != "add"
+        is_bool = name == "mask" and means.mask in (None, "keep", "drop")
         kind = {"torch": "torch.tensor({})", "jax": "jax.numpy.array({})", "numpy": "{}"}[library]
         pattern = kind if is_bool else make if name == "b" else plain
         found.append(f"{name} = {pattern.format(value)}")
@@ -159,12 +159,11 @@ def _given_options(
     words, lacking = candidate.options, LACKING.get(layout, "")
     value, arrays = {}, {}
     if case.keep is not None:
-        forms = {"keep": "keep", "drop": "~keep", "add": "np.where(keep, 0.0, -np.inf)"}
-        form = forms[means.mask or "keep"]
-        arrays["mask"] = f"({form}){lacking}" if lacking else form
+        form = MASK_FORMS[means.mask or "keep"]
+        arrays["mask"] = _placed(form, case, means.mask_axes) or (f"({form}){lacking}" if lacking else form)
         value["mask"] = "mask"
     if case.bias is not None:
-        arrays["b"], value["bias"] = f"bias{lacking}", "b"
+        arrays["b"], value["bias"] = _placed("bias", case, means.bias_axes) or f"bias{lacking}", "b"
     if case.R is not None:
         arrays["r"], value["dropout_mask"] = f"R{lacking}", "r"
     if case.scale is not None:
@@ -180,12 +179,23 @@ def _given_options(
     return "".join(named), arrays
 
 
+def _placed(form: str, case: Case, axes: str | None) -> str | None:
+    """What a mask or a bias on axes of its own is made from; None where it has the usual ones."""
+    if axes is None:
+        return None
+    s, index = case.sizes, ", ".join(":" if letter in axes else "0" for letter in "bhnm")
+    whole = f"np.broadcast_to({form}, {(s['b'], s['H'], s['n'], s['m'])})[{index}]"
+    sizes = dict(b=s["b"], h=s["H"], n=s["n"], m=s["m"])
+    return f"{whole}.reshape({tuple(sizes.get(letter, 1) for letter in axes)})" if "1" in axes else whole
+
+
 def _nothing(case: Case, means: Conventions, layout: str) -> dict[str, tuple[str, str]]:
     """What changes nothing, for an option without a default: the name of an array, and what it is."""
     shape = scores_axes(np.zeros((1, 1, case.sizes["n"], case.sizes["m"])), layout).shape
-    masks = {"keep": f"np.ones({shape}, bool)", "drop": f"np.zeros({shape}, bool)", "add": f"np.zeros({shape})"}
+    nothing = "ones" if (means.mask or "keep").startswith("keep") else "zeros"
+    mask = f"np.{nothing}({shape}{', bool' if means.mask in (None, 'keep', 'drop') else ''})"
     return dict(
-        mask=("mask", masks[means.mask or "keep"]), bias=("zeros", f"np.zeros({shape})"),
+        mask=("mask", _placed(mask, case, means.mask_axes) or mask), bias=("zeros", f"np.zeros({shape})"),
         dropout_mask=("ones", f"np.ones({shape})"), scale=("", repr(case.gamma(means))), dropout=("", "0.0"),
     )
 

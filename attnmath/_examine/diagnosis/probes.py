@@ -30,7 +30,7 @@ SHORTER = {"float64": ("bfloat16", "float16", "float32"), "float32": ("bfloat16"
 
 def small_problem(sizes: Sizes, rng: Rng, G: int | None = None, **fields: Any) -> Case:
     """A problem with small whole numbers as values and gradients, unit vectors as keys, and Q = 0."""
-    s, G = sizes, G or sizes.H
+    s, G = sizes, G or sizes.G or sizes.H
     arrays = dict(
         Q=np.zeros((s.b, s.H, s.n, s.d_k)),
         K=np.array(np.broadcast_to(np.eye(s.m, s.d_k), (s.b, G, s.m, s.d_k))),  # those after the first d_k score 0
@@ -163,7 +163,8 @@ def read_empty(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng)
     traits = frozenset({"empty row"})
     if "mask" in candidate.options:
         keep = np.ones((sizes.b, 1, sizes.n, sizes.m), bool)
-        keep[:, :, 0] = False
+        keep[:1] = False if "n" not in (means.mask_axes or "n") else keep[:1]
+        keep[:, :, 0] &= "n" not in (means.mask_axes or "n")
         case = small_problem(sizes, rng, keep=keep, traits=traits)
     elif "causal" in candidate.options and means.causal == "lower_right" and not sizes.square:
         case = small_problem(replace(sizes, n=sizes.m, m=sizes.n), rng, causal=True, traits=traits)
@@ -171,14 +172,15 @@ def read_empty(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng)
         return None, []
     answer = candidate.run(case, means).answer or candidate.run(case, means, forward=True).answer
     if answer is None:
-        return None, []
-    row, mean = answer.O[:, :, 0], case.V.mean(2)
+        return read_empty(candidate, means, replace(sizes, n=sizes.m), rng) if sizes.n < sizes.m else (None, [])
+    hidden = np.s_[:1] if "n" not in (means.mask_axes or "n") else np.s_[:]  # one item, or a row of each
+    row, mean = answer.O[hidden, :, 0], case.V.mean(2)[hidden]
     if np.isnan(row).any():
         return "nan", []
     if not row.any():
         return "zero", []
     if np.abs(row - mean).max() < 1:
-        flows = answer.dQ is not None and answer.dQ[:, :, 0].any()
+        flows = answer.dQ is not None and answer.dQ[hidden, :, 0].any()
         return "uniform with gradient" if flows else "uniform", []
     title = "a row whose keys are all hidden gives neither zero, nor the mean of the values, nor NaN"
     return None, [Finding("unnamed", "empty_unexplained", title)]

@@ -1,11 +1,11 @@
 """Right numbers in wrong places: masks, groups, tiles, heads, arguments; and all mistakes that have a name."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
-from attnmath._examine.mistakes.wrong_terms import WRONG_BIASES, WRONG_GRADIENTS, WRONG_WEIGHTS, all_of_few
+from attnmath._examine.mistakes.wrong_terms import WRONG_BIASES, WRONG_GRADIENTS, WRONG_WEIGHTS
 from attnmath._examine.problems import steps
 from attnmath._examine.problems.case import Case, Conventions
 from attnmath._examine.problems.steps import (
@@ -28,7 +28,7 @@ def mask_forgotten(case: Case, means: Conventions) -> Wordings:
         if case.has(*names):
             yield word, steps.as_in("B_back", case.without(*names), means)
     if case.bias is not None and np.isneginf(case.bias).any():
-        yield "", {"B_back": lambda s, x: np.zeros_like(x)}
+        yield "where it is in the bias", {"B_back": lambda s, x: np.zeros_like(x)}
 
 
 def causal_unasked(case: Case, means: Conventions) -> Wordings:
@@ -114,11 +114,12 @@ WRONG_MASKS: list[Mistake] = [
             causal_unasked, CAUSAL_MASK, "the mask of the way back is that of the way forward"),
     Mistake("align_bwd", "the causal mask of the way back has another alignment", aligned("B_back"), CAUSAL_MASK,
             "use one alignment in both directions"),
-    Mistake("f_align", "the causal mask has the other alignment", aligned("B"), CAUSAL_MASK,
+    Mistake("f_align", "the causal mask has the other alignment", aligned("seen"), CAUSAL_MASK,
             "lower right: the last query has the place of the last key"),
     Mistake("causal_off_by_one", "the causal mask is off by one", causal_shifted, CAUSAL_MASK, "j <= i"),
-    Mistake("causal_ignored", "the causal mask is ignored", steps.ignored("B", "causal"), CAUSAL_MASK, "use it"),
-    Mistake("mask_ignored", "the mask is ignored", steps.ignored("B", "keep"), CAUSAL_MASK, "use it"),
+    Mistake("causal_ignored", "the causal mask is ignored", steps.ignored("seen", "causal"), CAUSAL_MASK,
+            "use it"),
+    Mistake("mask_ignored", "the mask is ignored", steps.ignored("seen", "keep"), CAUSAL_MASK, "use it"),
     Mistake("f_mask_inverted", "the mask's meaning is inverted", inverted, CAUSAL_MASK,
             "exchange True and False in the mask"),
     Mistake("f_mask_after", "the mask is put on the weights after the softmax",
@@ -133,43 +134,46 @@ WRONG_MASKS: list[Mistake] = [
 # ---- what is lost, overwritten, exchanged or short ----------------------------------------------
 
 
-def starts(length: int) -> Iterator[int]:
-    """Where a last tile may begin, the usual tiles first; at 0 where there is one tile alone."""
-    usual = [(length - 1) // t * t for t in (128, 64, 32, 16, 8, 4, 2)]
-    yield from dict.fromkeys([*usual, *all_of_few(length)])
-
-
-def span(thing: str, first: int, last: int) -> str:
-    """The keys or queries from the first to the last."""
-    many = {"key": "keys", "query": "queries"}[thing]
-    return f"{thing} {first}" if first == last else f"{many} {first} to {last}"
+TILES = (128, 64, 32, 16, 8, 4, 2, *(t for t in range(20, 0, -1) if t not in (16, 8, 4, 2)))
+LOST: dict[str, Callable[[int, int], tuple[int, int]]] = {  # from where to where, by length and tile
+    "the last tile of {}": lambda length, t: ((length - 1) // t * t, length),
+    "a last tile of {} after the first": lambda length, t: (max((length - 1) // t * t, min(t, length)), length),
+    "what whole tiles of {} leave": lambda length, t: (length // t * t, length),
+    "all after the first {}": lambda length, t: (min(t, length), length),
+    "the last {}": lambda length, t: (max(length - t, 0), length),
+}
+KEPT: dict[str, Callable[[int, int], tuple[int, int]]] = {
+    "tiles of {}": lambda length, t: (0, (length - 1) // t * t),
+}
 
 
 def tile_lost(thing: str, length: int, before: bool, cut: Callable[[np.ndarray], StepChanges]) -> Wordings:
     """Without the last tile, or all before it; cut gives the change for what is kept."""
-    for start in starts(length):
-        lost = (np.arange(length) >= start) ^ before
-        yield span(thing, 0 if before else start, (start if before else length) - 1), cut(~lost)
+    for word, span in (KEPT if before else LOST).items():
+        for t in TILES:
+            start, stop = span(length, t)
+            lost = (np.arange(length) >= start) & (np.arange(length) < stop)
+            yield f"{word.format(t)} {thing}" if before else word.format(t), cut(~lost)
+
+
+def key_cuts(kept: np.ndarray, *letters: str) -> StepChanges:
+    without: StepChanges = {
+        "dA": lambda s, x: x * kept,
+        "dQ": lambda s, x: s.gamma_back * (s.dA * kept) @ s.keys_back,
+        "dkeys": lambda s, x: x * kept[:, None],
+        "dvalues": lambda s, x: x * kept[:, None],
+    }
+    return {letter: without[letter] for letter in letters}
 
 
 def key_tile(*letters: str, before: bool = False) -> steps.Forms:
-    def cut(kept: np.ndarray) -> StepChanges:
-        without: StepChanges = {
-            "dA": lambda s, x: x * kept,
-            "dQ": lambda s, x: s.gamma_back * (s.dA * kept) @ s.keys_back,
-            "dkeys": lambda s, x: x * kept[:, None],
-            "dvalues": lambda s, x: x * kept[:, None],
-        }
-        return {letter: without[letter] for letter in letters}
-
-    return lambda case, means: tile_lost("key", case.K.shape[2], before, cut)
+    return lambda case, means: tile_lost("keys", case.K.shape[2], before, lambda kept: key_cuts(kept, *letters))
 
 
 def first_key(*letters: str) -> steps.Forms:
     def forms(case: Case, means: Conventions) -> Wordings:
-        for word, change in key_tile(*letters, before=True)(case, means):
-            if word == "key 0":
-                yield "", change
+        kept = np.arange(case.K.shape[2]) > 0
+        yield "", key_cuts(kept, *letters)
 
     return forms
 
@@ -185,7 +189,7 @@ def query_tile(*letters: str, before: bool = False) -> steps.Forms:
         }
         return {letter: without[letter] for letter in letters}
 
-    return lambda case, means: tile_lost("query", case.Q.shape[2], before, cut)
+    return lambda case, means: tile_lost("queries", case.Q.shape[2], before, cut)
 
 
 def heads_mixed(letter: str) -> steps.Forms:

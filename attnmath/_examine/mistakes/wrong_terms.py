@@ -7,7 +7,7 @@ import numpy as np
 from attnmath._examine.problems import steps
 from attnmath._examine.problems.case import Case, Conventions
 from attnmath._examine.problems.steps import ATTENTION, BACK, DROPOUT, GROUPS, Mistake, StepChanges, Wordings, only
-from attnmath._words.arrays import T, rowsum
+from attnmath._words.arrays import T, rowsum, sum_to
 
 
 def untransposed(x: np.ndarray) -> np.ndarray:
@@ -61,6 +61,10 @@ def with_dropout(change: StepChanges) -> steps.Forms:
     return only(change, lambda case: case.R is not None)
 
 
+def own_scale(gamma: Callable[[steps.Steps, float], float]) -> steps.Forms:
+    return only({"gamma": gamma}, lambda case: case.scale is None)
+
+
 def usual_scale(case: Case, means: Conventions) -> Wordings:
     if case.scale is None and means.scale not in (None, "1/sqrt(d_k)"):
         yield "", {"gamma": lambda s, x: s.Q.shape[3] ** -0.5}
@@ -69,13 +73,8 @@ def usual_scale(case: Case, means: Conventions) -> Wordings:
 # a softmax that is computed tile by tile
 
 
-def all_of_few(length: int) -> range:
-    """Every place inside, where there are not many."""
-    return range(length - 1, 0, -1) if length <= 20 else range(0)
-
-
 def tilings(m: int) -> Iterator[tuple[str, list[slice]]]:
-    for t in dict.fromkeys([128, 64, 32, 16, 8, 4, 2, 1, *all_of_few(m)]):
+    for t in dict.fromkeys([128, 64, 32, 16, 8, 4, 2, 1, *range(20, 2, -1)]):
         if t < m:
             yield f"tiles of {t} keys", [slice(i, min(i + t, m)) for i in range(0, m, t)]
 
@@ -144,9 +143,10 @@ WRONG_GRADIENTS: list[Mistake] = [
     Mistake("bias_missing", "dB is zero", only(steps.multiplied("dB", by=lambda s: 0)), BACK,
             "dB = dA, summed over the axes along which the bias was broadcast"),
     # scale
-    *(Mistake(f"{x}_noscale", f"{x} misses the scale gamma",
-              only(steps.multiplied(letter, by=lambda s: 1 / s.gamma)), BACK, f"multiply {x} by gamma, once")
-      for x, letter in BY_SCALE),
+    *(Mistake(f"{x}_noscale", f"{x} misses the scale gamma", only({letter: product}), BACK,
+              f"multiply {x} by gamma, once")
+      for x, letter, product in (("dQ", "dQ", lambda s, x: s.dA @ s.keys_back),
+                                 ("dK", "dkeys", lambda s, x: T(s.dA) @ s.Q))),
     Mistake("dQK_noscale", "dQ and dK miss the scale gamma", only({"gamma_back": lambda s, x: 1.0}), BACK,
             "multiply dA by gamma before its products with K and Q"),
     *(Mistake(f"{x}_scale2", f"{x} has the scale gamma twice",
@@ -175,7 +175,9 @@ WRONG_GRADIENTS: list[Mistake] = [
             with_dropout({"D": lambda s, D: rowsum(s.P_back * (s.dO @ T(s.values_back)))}), DROPOUT,
             "D is the row sum of dO o O, with the O that dropout gave"),
     *(Mistake("no_jacobian", "the softmax's Jacobian is missing: dA = dP", only({"dA": dA}), steps.JACOBIAN,
-              "dA = P o (dP - D)") for dA in (lambda s, x: np.where(s.seen, s.dP, 0.0), lambda s, x: s.dP)),
+              "dA = P o (dP - D)") for dA in (
+        lambda s, x: np.where(s.P_back > 1e-40, s.dP, 0.0),  # 0 in each format
+        lambda s, x: np.where(s.seen, s.dP, 0.0), lambda s, x: s.dP)),
     Mistake("diagonal_jacobian", "only the diagonal of the softmax's Jacobian is used: dA = P o (1 - P) o dP",
             only({"dA": lambda s, x: s.P_back * (1 - s.P_back) * s.dP}), steps.JACOBIAN, "dA = P o (dP - D)"),
     Mistake("dS_sign", "the gradient of the scores has the wrong sign", only({"dA": lambda s, x: -x}), BACK,
@@ -204,9 +206,10 @@ WRONG_BIASES: list[Mistake] = [
     *(Mistake("dB_transposed", "dB is transposed", dB(steps.bind(lambda s, x, read: read(x), read)), BACK,
               "dB = dA, summed") for read in READINGS),
     Mistake("dB_batch0", "dB is that of the first batch element alone",
-            dB(lambda s, x: s.dA[:1].sum(tuple(i for i in (1,) if x.shape[i] == 1), keepdims=True)), BACK,
+            dB(lambda s, x: sum_to(s.dA[:1], x) if len(x) == 1 else x), BACK,
             "sum dA over the axes along which the bias was broadcast"),
-    Mistake("dB_mean", "dB is a mean over the batch instead of a sum", dB(lambda s, x: x / len(s.Q)), BACK,
+    Mistake("dB_mean", "dB is a mean over the batch instead of a sum",
+            dB(lambda s, x: x / len(s.Q) if len(x) == 1 else x), BACK,
             "sum dA over the axes along which the bias was broadcast"),
     Mistake("dB_scaled", "dB has the scale gamma", dB(lambda s, x: x * s.gamma), BACK,
             "the bias is added after the scale: dB = dA"),
@@ -237,13 +240,13 @@ WRONG_WEIGHTS: list[Mistake] = [
     Mistake("scale_usual", "the scale is 1/sqrt(d_k), where another was demanded", usual_scale, ATTENTION,
             "use the scale that is demanded"),
     Mistake("f_noscale", "the scores are not scaled: gamma = 1",
-            only({"gamma": lambda s, x: 1.0}), ATTENTION, "gamma = 1/sqrt(d_k)"),
+            own_scale(lambda s, x: 1.0), ATTENTION, "gamma = 1/sqrt(d_k)"),
     Mistake("f_scale_dk", "the scale is 1/d_k",
-            only({"gamma": lambda s, x: 1 / s.Q.shape[3]}), ATTENTION, "gamma = 1/sqrt(d_k)"),
+            own_scale(lambda s, x: 1 / s.Q.shape[3]), ATTENTION, "gamma = 1/sqrt(d_k)"),
     Mistake("f_scale_dmodel", "the scale is 1/sqrt(H d_k)",
-            only({"gamma": lambda s, x: (s.Q.shape[1] * s.Q.shape[3]) ** -0.5}), ATTENTION, "gamma = 1/sqrt(d_k)"),
+            own_scale(lambda s, x: (s.Q.shape[1] * s.Q.shape[3]) ** -0.5), ATTENTION, "gamma = 1/sqrt(d_k)"),
     Mistake("scale_sqrt_twice", "the root is taken twice: the scale is d_k^(-1/4)",
-            only({"gamma": lambda s, x: s.Q.shape[3] ** -0.25}), ATTENTION, "gamma = 1/sqrt(d_k)"),
+            own_scale(lambda s, x: s.Q.shape[3] ** -0.25), ATTENTION, "gamma = 1/sqrt(d_k)"),
     Mistake("scale_ignored", "the scale that is given is ignored", steps.ignored("gamma", "scale"), ATTENTION,
             "use it"),
     Mistake("f_exp2", "2**x is taken in place of exp(x)",

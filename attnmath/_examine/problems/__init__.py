@@ -1,6 +1,7 @@
 """Problems, their right answers, and how far these may be off.
 
 case            a problem: its setting, its numbers, what a candidate may mean; answers
+taken           which sizes a function takes, and drafts that are made of such
 families        problems whose numbers are drawn, in families, sizes and kinds
 exact_problems  problems whose right answer has no rounding in it
 steps           a head, step by step; a mistake is a step that differs

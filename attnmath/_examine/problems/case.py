@@ -34,12 +34,14 @@ class Conventions:
     """What a candidate means; examine finds out what is None, or is told."""
 
     layout: str | None = None  # "bhsd", "bshd", "sbhd", "hsd", "shd", "sd"
-    mask: str | None = None  # "keep": True may attend; "drop": True may not; "add": a float, -inf
+    mask: str | None = None  # "keep": True may attend; "drop": True may not; "add": a float, -inf; or as numbers
     causal: str | None = None  # "upper_left" or "lower_right"
     groups: str | None = None  # "blocks": head h reads h // (H/G); "interleaved": h mod G; "none"
     scale: str | None = None  # "1/sqrt(d_k)", "1", "1/d_k", ..., or a number: "0.7", "1/sqrt(32)"
     empty: str | None = None  # "zero", "uniform", "uniform with gradient", "nan"
     inside: str | None = None  # the format of the softmax, where it is not the candidate's dtype
+    mask_axes: str | None = None  # as "bm"; None: whatever can be broadcast against the scores
+    bias_axes: str | None = None
 
     def told(self, **other: str | None) -> "Conventions":
         """With those of the others that are not None."""
@@ -150,6 +152,12 @@ class Sizes:
     m: int = 7
     d_k: int = 16
     d_v: int = 24
+    G: int | None = None  # as many as there are query heads
+
+    @property
+    def seven(self) -> "SevenSizes":
+        """b, H, G, n, m, d_k, d_v."""
+        return self.b, self.H, self.G or self.H, self.n, self.m, self.d_k, self.d_v
 
     @property
     def square(self) -> bool:
@@ -176,7 +184,7 @@ class Draft:
 
     name: str
     sizes: SevenSizes
-    mask: str | None = None  # a key of SHAPES, "padding" or "empty"
+    mask: str | None = None  # a key of SHAPES, "padding", "padding of all" or "empty"
     causal: bool = False
     bias: str | None = None  # a key of SHAPES, or "hidden"
     scale: float | None = None
@@ -200,15 +208,17 @@ class Draft:
     def shape_of(self, kind: str) -> tuple[int, ...]:
         """The shape of a mask or a bias of this kind."""
         b, H, _, n, m, *_ = self.sizes
-        return tuple(k if own else 1 for own, k in zip(SHAPES[kind], (b, H, n, m)))
+        own_axes = (True, False, False, True) if kind.startswith("padding") else SHAPES[kind]
+        return tuple(k if own else 1 for own, k in zip(own_axes, (b, H, n, m)))
 
     def drawn_mask(self, rng: Rng) -> np.ndarray | None:
         """Which query may attend to which key; each to one at least, but for "empty"."""
         b, _, _, n, m, *_ = self.sizes
         if self.mask is None:
             return None
-        if self.mask == "padding":  # each item of the batch has another number of keys
+        if self.mask.startswith("padding"):  # each item of the batch has another number of keys
             lengths = 1 + rng.permutation(m)[np.arange(b) % m]
+            lengths[0] *= self.mask == "padding"  # "of all": the first item has none
             return np.arange(m) < lengths[:, None, None, None]
         keep = self._some_keys("shared" if self.mask == "empty" else self.mask, rng)
         if self.mask == "empty":

@@ -15,6 +15,7 @@ import numpy as np
 
 from attnmath._examine.problems.case import Answer, Case, Conventions, Draft, Rng, settings_for, traits_of
 from attnmath._examine.problems.steps import Steps
+from attnmath._examine.problems.taken import ANY, Taken
 from attnmath._words.arrays import T
 from attnmath.rounding.formats import FORMATS, nearest
 
@@ -60,13 +61,16 @@ UNIFORM = [
 ]
 
 
-def exact_cases(options: Collection[str], dtype: str, seed: int) -> list[Case]:
-    """Hard and uniform problems with what the candidate takes."""
+def exact_cases(options: Collection[str], dtype: str, seed: int, taken: Taken = ANY) -> list[Case]:
+    """Hard and uniform problems with what the candidate takes; of those made anew, the ones that stay exact."""
     rng = np.random.default_rng([seed, 1])
-    cases = [_first_exact(hard_attention, setting, dtype, rng) for setting in settings_for(HARD, options)]
-    for k, setting in enumerate(settings_for(UNIFORM, options)):
-        cases.append(_first_exact(partial(uniform_attention, silent="QK"[k % 2]), setting, dtype, rng))
-    return cases
+    drawn = []
+    for setting in taken.drafts(settings_for(HARD, options)):
+        drawn.append(_first_exact(hard_attention, setting, dtype, rng, setting not in HARD))
+    for k, setting in enumerate(taken.drafts(settings_for(UNIFORM, options))):
+        uniform = partial(uniform_attention, silent="QK"[k % 2])
+        drawn.append(_first_exact(uniform, setting, dtype, rng, setting not in UNIFORM))
+    return [case for case in drawn if case is not None]
 
 
 def exact_answer(case: Case, means: Conventions, dtype: str) -> Answer | None:
@@ -159,13 +163,20 @@ def _around(setting: Draft, Q: np.ndarray, K: np.ndarray, dtype: str, rng: Rng, 
                 R=setting.drawn_dropout(dtype, rng), name=setting.name)
 
 
-def _first_exact(make: Callable[[Draft, str, Rng, int], Case], setting: Draft, dtype: str, rng: Rng) -> Case:
+def _first_exact(
+    make: Callable[[Draft, str, Rng, int], Case], setting: Draft, dtype: str, rng: Rng, made_anew: bool,
+) -> Case | None:
     """The first draw that is exact in this format, with smaller and smaller whole numbers."""
-    for attempt in range(DRAWS):
+    for attempt in range(0, DRAWS, 8 if made_anew else 1):
         case = make(setting, dtype, rng, max(0, 4 - attempt // 8))
         aligned = (Conventions(causal=align) for align in ("lower_right", "upper_left"))
         if all(_without_rounding(case, means, dtype) for means in aligned):
             return replace(case, traits=frozenset(traits_of(case) | {setting.name.split(",")[0]}))
+    if made_anew:  # what its scale rounds is judged with bounds, if no score overflows
+        keys = abs(T(case.K[:, case.owner(Conventions())]))
+        fits = (abs(case.Q) @ keys).max() < 2.0 ** FORMATS[dtype].high
+        traits = frozenset(traits_of(case) | {setting.name.split(",")[0]})
+        return replace(case, traits=traits) if fits and make is hard_attention else None
     raise RuntimeError(f"no exact problem of the kind {setting.name!r} in {dtype} in {DRAWS} draws")
 
 

@@ -74,6 +74,20 @@ STEPS: dict[str, Step] = {
 }
 
 
+def _downstream() -> dict[str, frozenset[str]]:
+    """For each letter all that depend on it, itself included: what a step names stands in its code."""
+    found = {letter: {letter} for letter in STEPS}
+    for letter, step in STEPS.items():  # a step names letters above it
+        for above in set(step.__code__.co_names) & STEPS.keys():
+            for reached in found.values():
+                if above in reached:
+                    reached.add(letter)
+    return {letter: frozenset(reached) for letter, reached in found.items()}
+
+
+DOWNSTREAM = _downstream()
+
+
 class Steps:
     """The letters of a head for one case; each is computed once, by its step."""
 
@@ -96,6 +110,13 @@ class Steps:
         self.__dict__[letter] = value
         return value
 
+    def changed(self, changes: Iterable[StepChanges]) -> "Steps":
+        """The same case with further changes; letters that these cannot reach are taken over."""
+        other = type(self)(self.case, self.means, (*self.changes, *changes))
+        reached = set().union(*(DOWNSTREAM[letter] for change in changes for letter in change))
+        other.__dict__ |= {x: value for x, value in self.__dict__.items() if x in STEPS and x not in reached}
+        return other
+
     def answer(self) -> Answer:
         """The output and all gradients."""
         return Answer(self.O, self.dQ, self.dK, self.dV, self.dB)
@@ -113,14 +134,15 @@ def _mean(s: Steps, P: np.ndarray) -> np.ndarray:
     return np.where(rows_without_keys(s), 1 / P.shape[-1], P)
 
 
-def _still(s: Steps, dA: np.ndarray) -> np.ndarray:
-    return np.where(rows_without_keys(s), 0.0, dA)
+def zero_without_keys(s: Steps, P: np.ndarray) -> np.ndarray:
+    """Zero in the rows of queries that may attend to nothing."""
+    return np.where(rows_without_keys(s), 0.0, P)
 
 
 def changes_of_empty_rows(means: Conventions) -> tuple[StepChanges, ...]:
     """The steps that differ from those of rows that are zero."""
     if means.empty == "uniform":
-        return ({"P": _mean, "P_back": _mean, "dA": _still},)
+        return ({"P": _mean, "P_back": _mean, "dA": zero_without_keys},)
     return ({"P": _mean, "P_back": _mean},) if means.empty == "uniform with gradient" else ()
 
 
@@ -184,7 +206,7 @@ def log_sum_exp(s: Steps) -> np.ndarray:
 
 
 FROM_O: StepChanges = {"D": lambda s, D: rowsum(s.dO * s.O)}
-FROM_L: StepChanges = {"P_back": lambda s, P: np.exp(s.A_back - log_sum_exp(s))}
+FROM_L: StepChanges = {"P_back": lambda s, P: zero_without_keys(s, np.exp(s.A_back - log_sum_exp(s)))}
 # D and P are the same in right code however they are found; in wrong code they are not.
 WAYS: tuple[tuple[StepChanges, ...], ...] = ((), (FROM_O,), (FROM_L,), (FROM_L, FROM_O))
 

@@ -1,0 +1,87 @@
+"""How much was judged: what was refused, not tried, not meant to be there; and what nobody stated."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from attnmath._examine.contract import signature
+from attnmath._examine.contract.candidate import Candidate
+from attnmath._examine.contract.contract import GRADIENT_OF
+from attnmath._examine.contract.functions import Fault
+from attnmath._examine.problems.case import Conventions
+from attnmath._examine.report.found import Finding, TriedProblem
+
+LEAST_JUDGED = 0.5  # of the problems that it was given: where fewer were judged, nothing is known
+
+
+def never_taken(problems: Sequence[TriedProblem], candidate: Candidate) -> list[Finding]:
+    """The options that it was said to take, and did not take in any problem."""
+    found = []
+    for word in sorted(candidate.takes):
+        with_it = [p for p in problems if word in p.traits]
+        if with_it and not any(p.judged for p in with_it):
+            said = {x: name for x, name in candidate.options.items() if x in (word, f"{word}_mask")}
+            wrong = signature.misspelt((candidate.fn, candidate.backward), said)
+            title = wrong or f"it was said to take {word}, and never takes it: {with_it[0].note}"
+            found.append(Finding("contract", "options" if wrong else "option_refused", title))
+    return found
+
+
+def too_little(problems: Sequence[TriedProblem], candidate: Candidate) -> list[Finding]:
+    """That too few problems were judged, or none with an option that it was said to take."""
+    refused, count = [p for p in problems if not p.judged], len(problems)
+    found = never_taken(problems, candidate)
+    if count - len(refused) < LEAST_JUDGED * count:
+        title = f"{count - len(refused)} of {count} problems were judged, where {LEAST_JUDGED:.0%} are the least"
+        found.append(Finding("contract", "too_few", title, evidence=refused[0].note))
+    return found
+
+
+def refusals(problems: Sequence[TriedProblem], faults: Iterable[Fault]) -> list[Finding]:
+    """Problems that it would not take, which is its right."""
+    said: dict[str, list[str]] = {}
+    contract, first = {f.sentence for f in faults}, dict[str, str]()
+    for p in problems:
+        if p.note and p.note not in contract:  # one sentence for those that differ in numbers
+            said.setdefault(first.setdefault(re.sub(r"\d+", "#", p.note), p.note), []).append(p.name)
+    return [Finding("convention", "refuses", f"it does not take {len(names)} of the problems: {note}",
+                    where=", ".join(names[:4]) + (", ..." if len(names) > 4 else ""))
+            for note, names in said.items()]
+
+
+def not_judged(candidate: Candidate, told: Conventions, without: frozenset[str]) -> list[Finding]:
+    """What was demanded, or could be expected, and was not looked at."""
+    found = []
+    if candidate.forward_only:
+        title = "its output alone was judged: without backward= a NumPy function has no gradients"
+        found.append(Finding("convention", "forward only", title))
+    for word in ("mask", "causal", "groups"):
+        if getattr(told, word) not in (None, "none") and word not in candidate.options:
+            title = f"{word} was demanded, and not judged: options says no {word}"
+            found.append(Finding("convention", "not_judged", title))
+    if letters := sorted(without & GRADIENT_OF.keys()):
+        found.append(Finding("convention", "without", f"without {', '.join(letters)}, as was said"))
+    if names := signature.not_tried(candidate.fn, candidate.options, without):
+        title = f"not tried: {', '.join(f'`{name}`' for name in names)} (say options=)"
+        found.append(Finding("convention", "not_tried", title))
+    return found
+
+
+def unusual(means: Conventions, told: Conventions) -> list[Finding]:
+    """A scale or an order of heads that nobody demanded, and that is not the usual one."""
+    found, scale = [], means.scale
+    if told.scale is None and scale not in (None, "1/sqrt(d_k)"):
+        title = f"the scale is {scale}, where 1/sqrt(d_k) is usual"
+        found.append(Finding("hazard", "unusual_scale", title, cure=f"scale={scale!r} says that it is meant"))
+    if told.groups is None and means.groups == "interleaved":
+        title = "query head h reads head h mod G of the keys and values, where h // (H/G) is usual"
+        cure = "conventions={'groups': 'interleaved'} says that it is meant"
+        found.append(Finding("hazard", "interleaved_groups", title, cure=cure))
+    return found
+
+
+def meant(faults: Iterable[Fault], without: frozenset[str]) -> list[Fault]:
+    """The faults, but for those of gradients that are not meant to be there."""
+    letters = without & GRADIENT_OF.keys()
+    starts = tuple(f"{x} is None" for x in letters)
+    alone = tuple(f"it fails where {GRADIENT_OF[x]} alone" for x in letters)
+    return [f for f in faults if not f.sentence.startswith(starts + alone)]

@@ -1,0 +1,258 @@
+"""A name is an edit of the program that gives everything that came, in all problems, or under one condition.
+
+An edit is a wrong step in one wording, the same in every problem: a tile of 64 is a tile of 64 everywhere.
+Where it acts must be all problems, or those that one condition tells from the others; it is then said.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from attnmath._examine.diagnosis.trial import Failure
+from attnmath._examine.problems.case import Case, Conventions, traits_of
+from attnmath._examine.problems.steps import WAYS, Mistake, StepChanges
+
+# What the two ways to find D, and the two to find P, depend on: elsewhere they are the same.
+UPSTREAM = frozenset("Q K V dO R gamma owner seen bias B keys values QK A P O owner_back B_back keys_back"
+                     " values_back A_back P_back R_back dP".split())
+FRESH = 12  # new problems that a name has to explain, too
+SHARPEST = 8  # calls that look for the place of a threshold
+Ask = Callable[[Case], Failure | None]  # what a candidate answers to one more problem
+
+
+class Edit(NamedTuple):
+    """A mistake in one wording, with one way to find P and D: the same edit of the program in every problem."""
+
+    mistake: Mistake
+    detail: str = ""
+    which: int = 0  # of the forms with the same wording
+    way: int = 0
+
+    def change(self, case: Case, means: Conventions) -> StepChanges | None:
+        """The steps that differ in a problem; None where there is nothing to change."""
+        which = self.which
+        for detail, change in self.mistake.forms(case, means):
+            if detail == self.detail:
+                if which == 0:
+                    return change
+                which -= 1
+        return None
+
+
+def edits_of(mistake: Mistake, f: Failure) -> Iterator[tuple[Edit, tuple[StepChanges, ...]]]:
+    """A mistake in every form that it can have in a problem."""
+    counted: dict[str, int] = {}
+    for detail, change in mistake.forms(f.case, f.means):
+        which = counted[detail] = counted.get(detail, -1) + 1
+        for way in range(len(WAYS) if UPSTREAM & change.keys() else 1):
+            yield Edit(mistake, detail, which, way), (*WAYS[way], change)
+
+
+def changes_of(edits: Sequence[Edit], f: Failure) -> tuple[StepChanges, ...]:
+    """What these edits change together in a problem; nothing where there is nothing to change."""
+    changes = [(edit, edit.change(f.case, f.means)) for edit in edits]
+    ways = [way for edit, change in changes if change is not None for way in WAYS[edit.way]]
+    return (*ways, *(change for _, change in changes if change is not None))
+
+
+# ---- a condition: what tells the problems in which an edit acts from the others ------------------
+
+
+class Condition(NamedTuple):
+    """In words, and whether a problem meets it; None where that is not known."""
+
+    words: str
+    holds: Callable[[Case], bool | None]
+
+
+ALWAYS = Condition("", lambda case: True)
+TRAITS = {
+    "dropout": "with dropout", "causal": "with a causal mask", "mask": "with a mask", "bias": "with a bias",
+    "scale": "where a scale is given", "groups": "with groups", "strided dO": "with strided dO",
+    "broadcast dO": "with a dO that is broadcast", "strided inputs": "with strided inputs",
+    "empty row": "with rows that may attend to nothing", "poison": "with huge numbers behind a mask",
+    "large negative scores": "with scores far below 0",
+}
+SIZES = {"n": "queries", "m": "keys", "d_k": "columns of Q and K", "d_v": "columns of V", "b": "batch elements",
+         "H": "heads"}
+RELATIONS = {
+    "for n = m": lambda s: s["n"] == s["m"], "for n < m": lambda s: s["n"] < s["m"],
+    "for n > m": lambda s: s["n"] > s["m"], "for d_v < d_k": lambda s: s["d_v"] < s["d_k"],
+    "for d_v > d_k": lambda s: s["d_v"] > s["d_k"], "for odd d_k": lambda s: s["d_k"] % 2 == 1,
+    "for odd d_v": lambda s: s["d_v"] % 2 == 1, "for odd n": lambda s: s["n"] % 2 == 1,
+    "for odd m": lambda s: s["m"] % 2 == 1,
+}
+LENGTHS = {**{x: (lambda s, x=x: s[x]) for x in SIZES}, "queries or keys": lambda s: max(s["n"], s["m"])}
+
+
+def _trait(trait: str, wanted: bool) -> Callable[[Case], bool]:
+    return lambda case: (trait in case.traits) is wanted
+
+
+def _relation(relation: Callable[[dict], bool], wanted: bool) -> Callable[[Case], bool]:
+    return lambda case: relation(case.sizes) is wanted
+
+
+def _multiple(size: str, t: int, wanted: bool) -> Callable[[Case], bool]:
+    return lambda case: (case.sizes[size] % t == 0) is wanted
+
+
+class Threshold(NamedTuple):
+    """More than so many, or at most: somewhere from low to high."""
+
+    size: str
+    low: int  # the largest of the shorter ones
+    high: int  # the smallest of the longer ones
+    above: bool  # whether it acts there
+
+    def condition(self) -> Condition:
+        """As a condition; between low and high it is not known."""
+        what = SIZES.get(self.size, self.size)
+        known = f"{self.low}" if self.high == self.low + 1 else f"{self.low} to {self.high - 1}"
+        words = f"for more than {known} {what}" if self.above else f"for at most {known} {what}"
+        return Condition(words, self.holds)
+
+    def holds(self, case: Case) -> bool | None:
+        length = LENGTHS[self.size](case.sizes)
+        return None if self.low < length < self.high else (length >= self.high) is self.above
+
+
+def conditions(acts: Sequence[Case], rests: Sequence[Case]) -> Iterator[Condition | Threshold]:
+    """All that hold in each of the first and in none of the others, plain ones first."""
+    if not rests:
+        yield ALWAYS
+        return
+
+    def separates(holds: Callable[[Case], bool]) -> bool:
+        return all(map(holds, acts)) and not any(map(holds, rests))
+
+    for wanted in (True, False):
+        for trait, words in TRAITS.items():
+            if separates(_trait(trait, wanted)):
+                yield Condition(words if wanted else f"not {words}", _trait(trait, wanted))
+        for words, relation in RELATIONS.items():
+            if separates(_relation(relation, wanted)):
+                yield Condition(words if wanted else f"not {words}", _relation(relation, wanted))
+    for size, length in LENGTHS.items():
+        mine, others = ([length(c.sizes) for c in some] for some in (acts, rests))
+        if max(others) < min(mine):
+            yield Threshold(size, max(others), min(mine), True)
+        elif max(mine) < min(others):
+            yield Threshold(size, max(mine), min(others), False)
+    for size in ("n", "m", "d_k", "d_v"):
+        for t in (4, 8, 16, 32, 64, 128):
+            for wanted in (False, True):
+                if separates(_multiple(size, t, wanted)):
+                    yield Condition(f"where {size} is {'a' if wanted else 'no'} multiple of {t}",
+                                    _multiple(size, t, wanted))
+                    return
+
+
+# ---- whether edits explain everything -----------------------------------------------------------
+
+
+class Proof(NamedTuple):
+    """Edits that explain everything, and for each the conditions under which it may act."""
+
+    edits: tuple[Edit, ...]
+    when: tuple[tuple[Condition | Threshold, ...], ...]
+
+    @property
+    def always(self) -> bool:
+        """Whether nothing is asked of a problem."""
+        return all(each == (ALWAYS,) for each in self.when)
+
+
+def proof(edits: Sequence[Edit], trials: Sequence[Failure]) -> Proof | None:
+    """The edits with their conditions, if they give everything that came in all problems.
+
+    One of them may act under a condition; where it rests, the others alone have to explain what came.
+    """
+    if not any(f.wrong and f.telling for f in trials):
+        return None
+    acts: list[list[Failure]] = [[] for _ in edits]
+    rests: list[list[Failure]] = [[] for _ in edits]
+    possible = set(range(len(edits)))
+    always = True
+    for f in trials:
+        whole = f.explained_by(changes_of(edits, f))
+        always &= whole
+        for i in sorted(possible):
+            alone = f.explained_by(changes_of([e for j, e in enumerate(edits) if j != i], f))
+            if not (whole or alone):
+                possible.discard(i)
+            elif not (whole and alone):
+                (acts if whole else rests)[i].append(f)
+        if not possible and not always:
+            return None
+    if always:
+        return Proof(tuple(edits), ((ALWAYS,),) * len(edits))
+    for i in sorted(possible):
+        found = tuple(conditions([f.case for f in acts[i]], [f.case for f in rests[i]]))
+        if found and any(f.telling for f in acts[i]):
+            return Proof(tuple(edits), tuple(found if j == i else (ALWAYS,) for j in range(len(edits))))
+    return None
+
+
+# ---- new problems -------------------------------------------------------------------------------
+
+
+def cropped(case: Case, n: int, m: int) -> Case:
+    """Its first queries and keys alone."""
+
+    def scores(x: np.ndarray) -> np.ndarray:
+        x = x if x.ndim < 2 or x.shape[-2] == 1 else x[..., :n, :]
+        return x if x.ndim < 1 or x.shape[-1] == 1 else x[..., :m]
+
+    less = case.with_arrays(scores, "keep", "bias", "R")
+    less = less.with_arrays(lambda x: x[:, :, :n], "Q", "dO").with_arrays(lambda x: x[:, :, :m], "K", "V")
+    traits = case.traits - traits_of(case) | traits_of(less)
+    return replace(less, traits=frozenset(traits), name=f"{case.name}, {n} queries, {m} keys")
+
+
+def shorter(case: Case) -> Case:
+    """One query and one key less, where there are many enough."""
+    n, m = case.Q.shape[2], case.K.shape[2]
+    less = cropped(case, n - (n > 3), m - (m > 3))
+    return case if "empty row" in less.traits else less
+
+
+def fresh_trials(more: Sequence[Case], ask: Ask, found: Sequence[Proof]) -> list[Failure]:
+    """A dozen new problems, under the conditions and without them; some of other sizes."""
+    trials: list[Failure] = []
+    holds = [when.holds for proof in found for conditions in proof.when for when in conditions if when != ALWAYS]
+    kinds: list[Sequence[Case]] = [more]
+    if holds:
+        kinds = [[c for c in more if holds[0](c)], [c for c in more if holds[0](c) is False]]
+    for some in kinds:
+        most = FRESH // len(kinds)
+        spread = sorted(some, key=lambda c: c.Q.size * c.K.shape[2])[: 3 * most]
+        taken = 0
+        for i, case in enumerate([*spread[::3], *spread[1::3], *spread[2::3]]):
+            small = not case.traits & {"empty row", "poison", "causal"}
+            f = (ask(shorter(case)) if i % 3 == 2 and small else None) or ask(case)
+            trials += [f] if f else []
+            taken += f is not None
+            if taken == most:
+                break
+    return trials
+
+
+def sharpened(t: Threshold, cases: Sequence[Case], ask: Ask, acts: Callable[[Failure], bool]) -> Threshold:
+    """The threshold, found by halving: problems that are cut to lengths between."""
+    longer = [c for c in cases if LENGTHS[t.size](c.sizes) >= t.high and not c.traits & {"causal", "empty row"}]
+    if t.size not in ("n", "m", "queries or keys") or not longer:
+        return t
+    case = min(longer, key=lambda c: LENGTHS[t.size](c.sizes))
+    n, m = case.Q.shape[2], case.K.shape[2]
+    for _ in range(SHARPEST):
+        middle = (t.low + t.high) // 2
+        if middle == t.low:
+            break
+        f = ask(cropped(case, min(n, middle) if t.size != "m" else n, min(m, middle) if t.size != "n" else m))
+        if f is None:
+            break
+        t = t._replace(high=middle) if acts(f) is t.above else t._replace(low=middle)
+    return t

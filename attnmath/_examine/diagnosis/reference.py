@@ -1,0 +1,128 @@
+"""The user's own function as what is right: run in float64, and where it is plain attention judged by the bounds.
+
+Elsewhere the allowed error of an output is a few times the largest of three numbers: what the
+reference itself is off by in the candidate's format, how far one rounding of every input moves it,
+and one rounding of its largest entry.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnmath._examine.contract.candidate import Candidate
+from attnmath._examine.contract.functions import Fault
+from attnmath._examine.diagnosis.conventions import detect
+from attnmath._examine.diagnosis.trial import Failure
+from attnmath._examine.problems.bounds import judge_answer, right_and_bounds
+from attnmath._examine.problems.case import Answer, Case, Conventions
+from attnmath._examine.report.found import Finding
+from attnmath.rounding.formats import unit_roundoff
+
+SEVERAL = 8.0  # times the error that was measured
+ReferenceFunctions = tuple[Callable[..., Any], Callable[..., Any] | None]
+
+
+class Wanted(NamedTuple):
+    """What the reference gives, how far off the candidate may be, and whether it is plain attention here."""
+
+    case: Case  # causal, if the reference always is
+    answer: Answer
+    off: Answer
+    plain: bool
+
+
+class Reference:
+    """The functions that a candidate has to agree with, called as it is."""
+
+    def __init__(self, candidate: Candidate, functions: ReferenceFunctions) -> None:
+        made = partial(Candidate, *functions, options=candidate.options, layout=candidate.layout,
+                       framework=candidate.framework, device=candidate.device, time_limit=candidate.time_limit)
+        self.wide, self.same = made(dtype="float64"), made(dtype=candidate.dtype)
+        self.plain = True  # as far as was seen
+
+    def __repr__(self) -> str:
+        return repr(self.wide)
+
+    def conventions(self, told: Conventions) -> Conventions:
+        """Which conventions it follows: what is read off the reference holds for the candidate."""
+        means, _ = detect(self.wide, told)
+        self.same.options = dict(self.wide.options)
+        return replace(means, inside=told.inside)
+
+    def shown(self, means: Conventions) -> Conventions:
+        """The conventions that a report can state: of another function not its scale, say."""
+        return means if self.plain else Conventions(means.layout, means.mask, means.causal, means.groups)
+
+    def finding(self) -> Finding:
+        """What it was judged by."""
+        kind = "plain attention" if self.plain else "no plain attention"
+        alone = self.wide.forward_only
+        title = f"judged by {self} in float64, which is {kind}" + (", and by its output alone" if alone else "")
+        return Finding("convention", "forward only" if alone else "reference", title)
+
+    def wanted(self, case: Case, means: Conventions, dtype: str) -> Wanted | Fault:
+        """What is right in this problem; or why the reference does not say."""
+        if case.R is not None and "dropout_mask" not in self.wide.options:
+            return Fault("dropout", "the reference draws a dropout of its own")
+        outcome = self.wide.run(case, means)
+        if outcome.answer is None:
+            return Fault("reference", f"the reference does not take it: {outcome.refusal.sentence}")
+        want, off = right_and_bounds(outcome.case, means, "float64")
+        want = want.each(lambda x, _: x, outcome.answer)  # without backward, a reference of NumPy has O alone
+        verdicts = judge_answer(outcome.answer, want, off, None)
+        if all(v.passed for v in verdicts.values()):
+            return Wanted(outcome.case, want, right_and_bounds(outcome.case, means, dtype)[1], True)
+        self.plain = False
+        same = self.same.run(case, means).answer
+        if same is not None and np.isfinite(outcome.answer.O).all() and not np.isfinite(same.O).all():
+            return Fault("reference", f"in {dtype} the reference itself is not finite")
+        measured = self._measured(case, means, outcome.answer, same, dtype)
+        return Wanted(outcome.case, outcome.answer, measured, False)
+
+    def _measured(self, case: Case, means: Conventions, answer: Answer, same: Answer | None, dtype: str) -> Answer:
+        """How far off each entry may be: as much for all entries of an output."""
+        u, rng = unit_roundoff(dtype), np.random.default_rng(11)
+
+        def moved(x: np.ndarray) -> np.ndarray:
+            return x * (1 + u * rng.choice([-1.0, 1.0], x.shape))
+
+        others = same, self.wide.run(case.with_arrays(moved, "Q", "K", "V", "dO", "bias"), means).answer
+        allowed = {}
+        empty = ~np.isfinite(answer.O).all(-1, keepdims=True)  # whose gradients nothing says
+        for letter, want in answer.there.items():
+            touched = empty if letter in ("O", "dQ") else empty.any((1, 2, 3), keepdims=True)
+            finite = np.isfinite(want) & ~touched
+            largest = u * np.abs(want[finite]).max(initial=0.0)
+            for got in (getattr(other, letter, None) for other in others):
+                if got is not None:
+                    error = np.abs(got - want)[finite]
+                    largest = max(largest, float(error[np.isfinite(error)].max(initial=0.0)))
+            allowed[letter] = np.where(finite, SEVERAL * largest + np.finfo(float).tiny, np.nan)
+        return Answer(**allowed)
+
+
+def unlike_reference(failures: Sequence[Failure], count: int, name: str) -> Finding:
+    """Which outputs are not those of the reference, where, and by how much."""
+    first = min(failures, key=lambda f: (not f.generic, "O" in f.wrong, f.size))
+    shown = [x for x in first.want._fields if x in first.wrong]
+    title = f"{' and '.join(shown)} {'is' if len(shown) == 1 else 'are'} not what {name} gives"
+    each = []
+    for letter in shown:
+        want, bound = getattr(first.want, letter), getattr(first.off, letter)
+        size = np.abs(want[np.isfinite(want)]).max(initial=0.0) or 1.0
+        error = np.nan_to_num(np.abs(getattr(first.got, letter) - want), nan=np.inf)
+        off, allowed = (x.max() / size for x in (np.where(np.isnan(bound), 0.0, error), np.nan_to_num(bound)))
+        each.append(f"{letter} is off by {off:.1g} of its largest entry, where {allowed:.1g} is allowed")
+    evidence = f"in {len(failures)} of {count} problems; in '{first.case.name}' {'; '.join(each)}"
+    return Finding("unnamed", "reference", title, first.where(shown), evidence=evidence)
+
+
+def checked_reference(given: Any) -> ReferenceFunctions:
+    """A function and its backward, or None in its place; raises TypeError for what cannot be a reference."""
+    both = tuple(given) if isinstance(given, tuple | list) else (given, None)
+    if len(both) != 2 or not callable(both[0]) or not (both[1] is None or callable(both[1])):
+        raise TypeError(f"examine: reference is {given!r}; it needs to be a function, or a pair with its backward")
+    return both

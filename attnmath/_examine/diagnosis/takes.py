@@ -1,0 +1,274 @@
+"""Which layout and which sizes a candidate takes: found by asking, with forward calls that are small and few."""
+
+import functools
+import itertools
+import re
+import types
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnmath._examine.contract.candidate import Candidate
+from attnmath._examine.contract.contract import AXIS_ORDERS
+from attnmath._examine.contract.functions import Fault, codes, used
+from attnmath._examine.diagnosis.probes import TRIED, hard, right_rows
+from attnmath._examine.problems.case import Case, Conventions, Sizes
+from attnmath._examine.problems.steps import Steps
+from attnmath._examine.problems.taken import Taken
+from attnmath._examine.report.report import Finding
+
+MOST_SIZES = 240  # to be tried where none of the usual ones is taken
+LONG = 130  # queries and keys: what takes these is taken to be without a limit
+# The usual sizes of kernels, the likely ones first; before them come numbers that the code or its errors name.
+LENGTHS, WIDTHS, HEADS, ITEMS = (128, 7, 64, 256), (64, 128, 32, 16, 80, 96, 256), (3, 8, 4, 1, 2, 12, 16), (2, 1)
+# Errors that no size mends.
+OWN_ERRORS = ("ZeroDivisionError", "NameError", "ImportError", "ModuleNotFoundError", "UnboundLocalError")
+WORDS = ("mask", "bias", "causal", "dropout", "dropout_mask", "groups")
+Found = tuple[Conventions, Sizes | None, list[Finding]]
+
+
+class Rows(NamedTuple):
+    """How much of hard attention is right in one layout, and which causal mask explains it."""
+
+    right: float
+    layout: str
+    always: str | None
+
+
+@dataclass
+class Asking:
+    """A candidate that is asked which sizes it takes."""
+
+    candidate: Candidate
+    means: Conventions
+    sizes: Sizes = Sizes()
+
+    def takes(self, sizes: Sizes, **fields: Any) -> bool:
+        """Whether it answers to a problem of these sizes, which is as plain as can be."""
+        b, H, G, n, m, d_k, d_v = sizes.seven
+        G = fields.pop("G", G)
+        Q, K, V, dO = map(np.zeros, ((b, H, n, d_k), (b, G, m, d_k), (b, G, m, d_v), (b, H, n, d_v)))
+        case = Case(Q, K, V, dO, **fields)
+        return self.candidate.run(case, self.means, forward=True).answer is not None
+
+    def with_(self, letters: Sequence[str], size: int) -> bool:
+        """Whether it takes what it is known to take, with other numbers for these."""
+        return self.takes(replace(self.sizes, **dict.fromkeys(letters, size)))
+
+    def step(self, letters: Sequence[str]) -> int | None:
+        """Of which number these sizes have to be multiples; None where they may be one number alone."""
+        x = getattr(self.sizes, letters[0])
+        if self.with_(letters, x + 1):
+            return 1
+        steps = [2**k for k in range(1, 9) if x % 2**k == 0] + [x]
+        return next((g for g in dict.fromkeys(steps) if self.with_(letters, x + g)), None)
+
+
+def read_sizes(candidate: Candidate, means: Conventions) -> Found:
+    """The layout, sizes that the candidate takes, and whether it is causal unasked; all of them in its `taken`."""
+    best: tuple[Rows, Sizes] | None = None
+    errors: dict[str, Fault] = {}
+    for sizes in map(candidate.stated, TRIED):
+        rows, faults = _rows(candidate, means, sizes)
+        if stop := next((x for x in faults.values() if x.name in ("hangs", "framework")), None):
+            return means, None, [failed(stop)]
+        errors = errors or faults
+        if rows and (best is None or rows.right > best[0].right):
+            best = rows, sizes
+        if best and (best[0].right > 0.5 or best[1] != sizes):
+            break
+    if best is None and not _hopeless(errors.values()):
+        numbers = _numbers(candidate, errors.values())
+        several = map(candidate.stated, _sizes_with(numbers))
+        for sizes in itertools.islice(dict.fromkeys(several), MOST_SIZES):
+            layouts = [means.layout] if means.layout else AXIS_ORDERS
+            if not any(Asking(candidate, means.told(layout=layout)).takes(sizes) for layout in layouts):
+                continue
+            rows = _rows(candidate, means, sizes)[0]
+            if rows and (best is None or rows.right > best[0].right):
+                best = rows, sizes
+            if best and best[0].right > 0.5:
+                break
+    if best is None:
+        return means, None, [failed(errors["bhsd" if "bhsd" in errors else next(iter(errors))])]
+    (right, layout, always), sizes = best
+    means = means.told(layout=layout)
+    said = []
+    if always is not None and right == 1 and "causal" not in candidate.options:
+        candidate.options["causal"] = True
+        means = means.told(causal=means.causal or always)
+        title, cure = "it is causal without being asked", 'options={"causal": True} says that it is meant'
+        said.append(Finding("convention", "always_causal", title, cure=cure))
+    sizes, candidate.taken = _limits(Asking(candidate, means, sizes))
+    return means, sizes, said
+
+
+def failed(fault: Fault) -> Finding:
+    """A call that gave nothing, as a finding."""
+    return Finding("contract", fault.name, fault.sentence)
+
+
+def _rows(candidate: Candidate, means: Conventions, sizes: Sizes) -> tuple[Rows | None, dict[str, Fault]]:
+    """The layout in which most rows of hard attention are right; and what went wrong in the others."""
+    case = hard(sizes, np.random.default_rng(0))
+    found: list[Rows] = []
+    errors: dict[str, Fault] = {}
+    forms: dict[str | None, np.ndarray] = {}
+    for layout in [means.layout] if means.layout else AXIS_ORDERS:
+        outcome = candidate.run(case, means.told(layout=layout), forward=True)
+        if outcome.answer is None:
+            errors[layout] = outcome.refusal
+            if outcome.refusal.name in ("hangs", "framework"):
+                break
+            continue
+        forms = forms or _forms(case)
+        for always, want in forms.items():
+            found.append(Rows(float(right_rows(outcome.answer.O, want).mean()), layout, always))
+    return max(found, key=lambda x: x.right, default=None), errors
+
+
+def _forms(case: Case) -> dict[str | None, np.ndarray]:
+    """The output without a mask, and with a causal one of either kind."""
+    causal = {a: replace(case, causal=True) for a in ("upper_left", "lower_right")}
+    return {None: Steps(case).O} | {a: Steps(x, Conventions(causal=a)).O for a, x in causal.items()}
+
+
+def _hopeless(faults: Iterable[Fault]) -> bool:
+    """Whether other sizes will not do: in the first layout it did not complain about what it was given."""
+    return any(x.name != "raises" or x.sentence.startswith(OWN_ERRORS) for x in itertools.islice(faults, 1))
+
+
+def _numbers(candidate: Candidate, faults: Iterable[Fault]) -> list[int]:
+    """The numbers that its errors and its code name and that could be sizes, those of errors first."""
+    said = [int(x) for fault in faults for x in re.findall(r"\b\d{1,4}\b", fault.sentence)]
+    known = {x for s in TRIED[:2] for x in (*s.seven, s.b * s.H)}
+    found = [x for x in (*said, *_whole_numbers(candidate.fn, 0)) if 1 < x <= 1024 and x not in known]
+    return list(dict.fromkeys(found))[:6]
+
+
+def _whole_numbers(x: Any, depth: int) -> Iterator[int]:
+    """The whole numbers that a function's code names, and those that it, its object or its modules keep."""
+    if isinstance(x, int) and not isinstance(x, bool):
+        yield x
+    elif isinstance(x, functools.partial):
+        for part in (x.func, *x.args, *x.keywords.values()):
+            yield from _whole_numbers(part, depth)
+    elif isinstance(x, types.MethodType):
+        yield from _whole_numbers(x.__self__, depth)
+        yield from _whole_numbers(x.__func__, depth)
+    elif isinstance(x, types.FunctionType) and depth < 3:
+        kept = (*used(x), *(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values())
+        named = itertools.chain.from_iterable(code.co_consts for code in codes(x.__code__))
+        for part in (*kept, *named):
+            yield from _whole_numbers(part, depth + 1)
+    elif callable(x) and not isinstance(x, type) and depth < 3:
+        for part in (*getattr(x, "__dict__", {}).values(), type(x).__dict__.get("forward"), type(x).__call__):
+            yield from _whole_numbers(part, depth + 1)
+    elif isinstance(x, tuple | list) and len(x) < 8:
+        for part in x:
+            yield from _whole_numbers(part, depth)
+
+
+def _sizes_with(numbers: list[int]) -> Iterator[Sizes]:
+    """Sizes to try, those that are likely first."""
+    lengths = dict.fromkeys([*LENGTHS[:1], *numbers, *LENGTHS[1:]])
+    widths = list(dict.fromkeys([*numbers, *WIDTHS]))
+    own = [(x, y) for x in numbers for y in numbers if x >= y >= 8]
+    pairs = [*own, *((x, x) for x in widths if (x, x) not in own)]
+    heads = dict.fromkeys([*HEADS[:2], *(x for x in numbers if x <= 64), *HEADS[2:]])
+    ranked = itertools.product(enumerate(ITEMS), enumerate(heads), enumerate(lengths), enumerate(pairs))
+    for row in sorted(ranked, key=lambda row: sum(rank for rank, _ in row)):
+        (_, b), (_, H), (_, n), (_, (d_k, d_v)) = row
+        yield Sizes(b, H, n, n, d_k, d_v)
+
+
+def _limits(ask: Asking) -> tuple[Sizes, Taken]:
+    """Sizes for the other questions, and what may be of sizes, each asked for alone."""
+    s, layout = ask.sizes, ask.means.layout or "bhsd"
+    only: dict[str, int] = dict(ask.candidate.told_sizes)
+    multiples: dict[str, int] = {}
+    square = s.square and _together(ask, ("n", "m"), only, multiples)
+    same_width = s.d_k == s.d_v and _together(ask, ("d_k", "d_v"), only, multiples)
+    alone = [*(() if square else ("n", "m")), *(() if same_width else ("d_k", "d_v"))]
+    alone += [letter for letter, axis in (("b", "b"), ("H", "h")) if axis in layout]
+    for letter in alone:
+        if letter not in only:
+            _stepped(ask, (letter,), only, multiples)
+    most = _most(ask, only, multiples)
+    more = multiples.get("n", 1)
+    at_most = not square and "n" not in only and not ask.with_(("n",), (s.m // more + 1) * more)
+    taken = Taken(square, at_most, same_width, tuple(only.items()), tuple(multiples.items()), most)
+    b, H, G, n, m, d_k, d_v = taken.sizes(Sizes().seven)
+    small = Sizes(b, H, n, m, d_k, d_v, None if G == H else G)
+    return (small if ask.takes(small) else s), taken
+
+
+def _stepped(ask: Asking, letters: Sequence[str], only: dict[str, int], multiples: dict[str, int]) -> None:
+    """Note of which number these sizes, which are equal, have to be multiples, or that they may be one alone."""
+    step = ask.step(letters)
+    if step is None:
+        only |= dict.fromkeys(letters, getattr(ask.sizes, letters[0]))
+    elif step > 1:
+        multiples |= dict.fromkeys(letters, step)
+
+
+def _together(
+    ask: Asking, letters: tuple[str, str], only: dict[str, int], multiples: dict[str, int]
+) -> bool:
+    """Whether two sizes have to be equal; then they are noted together."""
+    x = getattr(ask.sizes, letters[0])
+    if set(letters) & set(only):
+        return False
+    step = ask.step(letters) or x
+    if any(ask.with_((letter,), y) for letter in letters for y in (x + step, x // 2) if y):
+        return False
+    _stepped(ask, letters, only, multiples)
+    return letters[0] not in only
+
+
+def _most(ask: Asking, only: dict[str, int], multiples: dict[str, int]) -> int | None:
+    """The largest number of queries and keys, if it is not large."""
+    step = max(multiples.get("n", 1), multiples.get("m", 1))
+    top = -(-LONG // step) * step
+    if {"n", "m"} & set(only) or ask.with_(("n", "m"), top):
+        return None
+    fewest = -(-max(ask.sizes.n, ask.sizes.m) // step)
+    return step * (fewest + _last(lambda k: ask.with_(("n", "m"), (fewest + k) * step), top // step - fewest))
+
+
+def _last(holds: Callable[[int], bool], top: int) -> int:
+    """The last number below top for which it holds, if it holds up to some number."""
+    low, high = 0, top
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def square_with(candidate: Candidate, means: Conventions, sizes: Sizes) -> frozenset[str]:
+    """The options with which the candidate takes n = m alone."""
+    if sizes.square:
+        return frozenset()
+    ask, found = Asking(candidate, means), set()
+    for word in set(WORDS) & set(candidate.options):
+        for s in (sizes, replace(sizes, n=sizes.m)):
+            case_takes = _asked(ask, s, word)
+            if case_takes:
+                found |= {word.removesuffix("_mask")} if s.square else set()
+                break
+    return frozenset(found)
+
+
+def _asked(ask: Asking, s: Sizes, word: str) -> bool:
+    """Whether it takes these sizes with this option."""
+    scores = np.zeros((s.b, 1, s.n, s.m))
+    fields: dict[str, dict[str, Any]] = {
+        "mask": {"keep": scores == 0}, "bias": {"bias": scores}, "causal": {"causal": True},
+    }
+    if "dropout" in word:
+        return ask.takes(s, R=np.full((s.b, s.H, s.n, s.m), 2.0))
+    if word == "groups":
+        return s.H == 1 or ask.takes(replace(s, H=s.H if s.G else 2 * s.H), G=s.G or s.H)
+    return ask.takes(s, **fields[word])

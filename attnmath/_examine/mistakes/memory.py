@@ -1,0 +1,130 @@
+"""Mistakes of how memory is read, of rows that may attend to nothing, and of one place that is rounded."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from attnmath._examine.contract.contract import from_layout, to_layout
+from attnmath._examine.problems import steps
+from attnmath._examine.problems.case import Case, Conventions
+from attnmath._examine.problems.steps import ATTENTION, BACK, Mistake, StepChanges, Steps, Wordings
+from attnmath.rounding.formats import FORMATS, nearest
+
+Places = Callable[[np.ndarray, str], np.ndarray]  # for each entry the place in memory that is read
+
+
+def strided(x: np.ndarray, layout: str) -> np.ndarray:
+    """Where each entry of x is looked for in memory that lies in reverse order."""
+    y = to_layout(np.arange(x.size).reshape(x.shape), layout)
+    return from_layout(y.T.reshape(y.shape), layout).ravel()
+
+
+def broadcast(x: np.ndarray, layout: str) -> np.ndarray:
+    """Where each entry is looked for in memory that has one row for all queries."""
+    one = to_layout(np.arange(x.size).reshape(x.shape)[:, :, :1], layout)
+    return from_layout(np.resize(one, to_layout(x, layout).shape), layout).ravel()
+
+
+def read(x: np.ndarray, places: np.ndarray) -> np.ndarray:
+    return x.ravel()[places].reshape(x.shape)
+
+
+def scattered(x: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """What autograd makes of the gradient of what was read."""
+    out = np.zeros(x.size)
+    np.add.at(out, places, x.ravel())
+    return out.reshape(x.shape)
+
+
+def misread(letters: str, places: dict[str, np.ndarray], back: bool) -> StepChanges:
+    """These letters of Q, K and V are read in other places; with back their gradients return there."""
+    change: StepChanges = {x: steps.bind(lambda s, y, p: read(y, p), places[x]) for x in letters}
+    if back:
+        change = {**change, **{f"d{x}": steps.bind(lambda s, y, p: scattered(y, p), places[x]) for x in letters}}
+    return change
+
+
+def input_strides(case: Case, means: Conventions) -> Wordings:
+    if "strided inputs" in case.traits and means.layout is not None:
+        places = {x: strided(getattr(case, x), means.layout) for x in "QKV"}
+        for letters in ("QKV", "Q", "K", "V", "QK", "KV"):
+            for back in (True, False):
+                yield " and ".join(letters), misread(letters, places, back)
+
+
+def dO_strides(case: Case, means: Conventions) -> Wordings:
+    for trait, places in (("strided dO", strided), ("broadcast dO", broadcast)):
+        if trait in case.traits and means.layout is not None:
+            yield "", {"dO": steps.bind(lambda s, x, p: read(x, p), places(case.dO, means.layout))}
+
+
+def values_as_wide_as_keys(case: Case, means: Conventions) -> Wordings:
+    (b, G, m, d_v), d_k = case.V.shape, case.K.shape[3]
+    if d_k != d_v:
+        row = np.arange(m)[:, None] * d_k + np.arange(d_v)
+        heads = np.arange(b * G)[:, None, None]
+        for places in (heads * m * d_v + row % (m * d_v), (heads * m * d_k + row) % case.V.size):
+            for back in (True, False):
+                yield "", misread("V", {"V": places.ravel()}, back)
+
+
+# ---- rows that may attend to nothing ------------------------------------------------------------
+
+
+def _in_empty_rows(number: float) -> Callable[[Steps, np.ndarray], np.ndarray]:
+    return lambda s, P: np.where(steps.rows_without_keys(s), number, P)
+
+
+def _mean_in_empty_rows(s: Steps, P: np.ndarray) -> np.ndarray:
+    return np.where(steps.rows_without_keys(s), 1 / P.shape[-1], P)
+
+
+def empty_rows(case: Case, means: Conventions) -> Wordings:
+    nan, mean = _in_empty_rows(np.nan), _mean_in_empty_rows
+    if "empty row" in case.traits:
+        yield "they are NaN", {"P": nan, "P_back": nan}
+        yield "they are NaN in the output", {"P": nan}
+        yield "they are NaN", {"P": nan, "P_back": nan, "dA": steps.zero_without_keys}
+        yield "their weights are 1/m", {"P": mean, "P_back": mean}
+        yield "their weights are 1/m in the output", {"P": mean}
+        yield "their weights are 1/m, without a gradient of the scores", {
+            "P": mean, "P_back": mean, "dA": steps.zero_without_keys}
+
+
+MEMORY: list[Mistake] = [
+    Mistake("input_strides", "an input is read as if it were contiguous", input_strides, ATTENTION,
+            "use its strides, or copy it first"),
+    Mistake("dO_strides", "dO is read as if it were contiguous", dO_strides, BACK,
+            "use dO's strides, or copy it first"),
+    Mistake("strides_of_K_for_V", "the width of V is taken to be that of K", values_as_wide_as_keys, ATTENTION,
+            "V and O have d_v columns"),
+    Mistake("empty_row_nan", "a row that may attend to nothing does not give zero, and pass back zero", empty_rows,
+            ATTENTION, "divide by the sum of a row only where it is not 0"),
+]
+
+
+# ---- one place that is rounded ------------------------------------------------------------------
+
+PLACES: dict[str, tuple[str, ...]] = {
+    "the weights": ("P", "P_back"), "the weights of the way back": ("P_back",), "the weights in dV": ("PR_back",),
+    "the scores": ("A", "A_back"), "the products Q K^T": ("QK",),
+    "dP": ("dP",), "dA": ("dA",), "O": ("O",), "D": ("D",),
+    "Q, K and V": ("Q", "K", "V"), "Q, K, V and dO": ("Q", "K", "V", "dO"), "dO": ("dO",), "V": ("V",),
+    "Q and K": ("Q", "K"), "Q": ("Q",), "K": ("K",), "O and the gradients": ("O", "dQ", "dK", "dV"),
+    "dQ, dK and dV": ("dQ", "dK", "dV"), "dQ": ("dQ",), "dK": ("dK",), "dV": ("dV",),
+    "dK and dV": ("dK", "dV"),
+}
+
+
+def roundings(dtype: str) -> Iterator[tuple[str, str, StepChanges]]:
+    """Each place, each shorter format, and the steps that round there."""
+    order = ["float64", "float32", "float16", "bfloat16"]
+    for form in order[order.index(dtype) + 1:] if dtype in order else []:
+        for place, letters in PLACES.items():
+            yield place, form, {x: steps.bind(lambda s, y, form: rounded(y, form), form) for x in letters}
+
+
+def rounded(x: np.ndarray, form: str) -> np.ndarray:
+    """To the nearest numbers of a format; infinities stay."""
+    with np.errstate(all="ignore"):
+        return nearest(np.asarray(x, float), form) if FORMATS[form] else x

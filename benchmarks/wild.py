@@ -1,0 +1,141 @@
+"""The collections of tests/wild before the checker: right code, mistakes, hostile candidates.
+
+    python benchmarks/wild.py                                      all, in float64, float32 and bfloat16
+    python benchmarks/wild.py --only right --dtypes float32
+    python benchmarks/wild.py --only mistakes --names names.txt    what is named, beside what its author says
+
+They were collected by people who had not read the checker. Whether a name is right is judged by a reader:
+tests/wild/names.txt has a line for each name that was given, with "yes" or "no".
+"""
+
+import argparse
+import os
+import sys
+import time
+import warnings
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+WILD = Path(__file__).parent.parent / "tests" / "wild"
+sys.path.insert(0, str(WILD))
+COLLECTIONS = {"right": ["right"], "mistakes": ["mistakes_public", "mistakes_imagined"], "hostile": ["hostile"]}
+FORMATS = "float64", "float32", "bfloat16"
+
+
+class Outcome(NamedTuple):
+    """One candidate in one format: what its author says, and what the checker says."""
+
+    module: str
+    name: str
+    kind: str
+    dtype: str
+    about: str
+    verdict: str
+    sentence: str
+    named: bool
+    seconds: float
+
+
+def cases_of(module):
+    """The cases of a collection, by their names."""
+    return {case.name: case for case in __import__(module).CASES}
+
+
+def examined(module, name, dtype, isolate=False):
+    """The report on a case."""
+    import torch
+
+    from attnmath import examine, examine_layer
+
+    torch.set_num_threads(1)
+    case = cases_of(module)[name]
+    made = case.make()
+    more = {"isolate": True} if isolate else {}
+    if case.kind == "layer":
+        return examine_layer(made, dtype=dtype, seed=1, smallest=False, **case.further, **more)
+    fns = made if isinstance(made, tuple) else (made,)
+    return examine(*fns, options=dict(case.options), dtype=dtype, seed=1, smallest=False, time_limit=5,
+                   progress=False, **case.further, **more)
+
+
+def outcome(job):
+    """What the checker says of a case, and how long it takes; an exception is a verdict of its own."""
+    module, name, dtype, isolate = job
+    warnings.simplefilter("ignore")
+    case, began = cases_of(module)[name], time.perf_counter()
+    try:
+        report = examined(module, name, dtype, isolate)
+        failed = any(f.name == "examination" for f in report.findings)
+        verdict, sentence = "exception" if failed else report.verdict, report.sentence
+        named = report.verdict == "wrong" and any(f.kind in ("mistake", "contract") for f in report.findings)
+    except BaseException as error:  # what the checker lets out
+        verdict, sentence, named = "exception", repr(error), False
+    seconds = time.perf_counter() - began
+    return Outcome(module, name, case.kind, dtype, case.about, verdict, " ".join(sentence.split()), named, seconds)
+
+
+def jobs_of(which, dtypes, only_case):
+    """What is to be examined."""
+    for module in COLLECTIONS[which]:
+        for name, case in cases_of(module).items():
+            if only_case in name:
+                for dtype in dtypes if which != "hostile" else ["float32"]:
+                    if dtype in case.formats:
+                        yield module, name, dtype, which == "hostile"
+
+
+def run(jobs, processes):
+    """The outcomes, each candidate in a process that nothing else has dirtied."""
+    with ProcessPoolExecutor(processes, get_context("spawn"), max_tasks_per_child=25) as pool:
+        for job, result in [(job, pool.submit(outcome, job)) for job in jobs]:
+            module, name, dtype, _ = job
+            try:
+                yield result.result()
+            except Exception as error:  # a process that ended
+                yield Outcome(module, name, "", dtype, "", "exception", repr(error), False, 0.0)
+
+
+def table(which, outcomes):
+    """How many of each verdict, for each format; and how long the middle one takes."""
+    for dtype in dict.fromkeys(x.dtype for x in outcomes):
+        here = [x for x in outcomes if x.dtype == dtype]
+        groups = dict.fromkeys(x.kind for x in here) if which == "right" else [""]
+        for kind in groups:
+            some = [x for x in here if not kind or x.kind == kind]
+            counts = ", ".join(f"{n} {word}" for word, n in Counter(x.verdict for x in some).most_common())
+            named = f"; {sum(x.named for x in some)} with a name" if which == "mistakes" else ""
+            seconds = f"median {median(x.seconds for x in some):.1f} s"
+            print(f"{which:9} {kind:10} {dtype:9} {len(some):3}: {counts}{named}; {seconds}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", choices=[*COLLECTIONS], help="one collection")
+    parser.add_argument("--case", default="", help="cases whose name has this in it")
+    parser.add_argument("--dtypes", nargs="+", default=FORMATS)
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1)))
+    parser.add_argument("--names", type=Path, help="where to write what is named, for a reader to judge")
+    args = parser.parse_args()
+    found = []
+    for which in [args.only] if args.only else COLLECTIONS:
+        outcomes = []
+        for x in run(list(jobs_of(which, args.dtypes, args.case)), args.jobs):
+            outcomes.append(x)
+            print(f"{x.name:44} {x.dtype:9} {x.verdict:16} {x.seconds:5.1f} s  {x.sentence[:150]}", flush=True)
+        found.append((which, outcomes))
+    print()
+    for which, outcomes in found:
+        if outcomes:
+            table(which, outcomes)
+    if args.names:
+        named = [x for which, outcomes in found if which == "mistakes" for x in outcomes if x.named]
+        args.names.write_text("".join(f"{x.name} {x.dtype}\n  author: {x.about}\n  checker: {x.sentence}\n"
+                                      for x in named))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

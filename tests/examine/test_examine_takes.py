@@ -1,0 +1,239 @@
+"""Functions that take some sizes alone: which these are is found by asking, and problems are made of them."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from attnmath import examine
+
+
+def plain(q, k, v, scale=None):
+    return torch.softmax(q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale), -1) @ v
+
+
+def only(holds, fn=plain):
+    """The function, for arguments alone of which this holds."""
+
+    def attention(q, k, v):
+        assert holds(q, k, v)
+        return fn(q, k, v)
+
+    return attention
+
+
+def repeated(q, k, v):
+    return plain(q, *(x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v)))
+
+
+class Heads(torch.nn.Module):
+    def __init__(self, size, count):
+        super().__init__()
+        self.size, self.count = size, count
+
+    def forward(self, q, k, v):
+        q = q.reshape(q.shape[0], self.count, -1, self.size)
+        return plain(q, k, v, self.size**-0.5)
+
+
+class Cached(torch.nn.Module):
+    """A causal mask that is kept, for n = m alone."""
+
+    def __init__(self, longest):
+        super().__init__()
+        self.register_buffer("seen", torch.ones(longest, longest).tril().bool())
+
+    def forward(self, q, k, v):
+        seen = self.seen[: q.shape[-2], : q.shape[-2]]
+        return (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~seen, -math.inf).softmax(-1) @ v
+
+
+SIZES = {
+    "any sizes": plain,
+    "n = m only": only(lambda q, k, v: q.shape[-2] == k.shape[-2]),
+    "n = m only, d_v = d_k only": only(lambda q, k, v: q.shape == k.shape == v.shape),
+    "multiples of 16 (n, m), d_v = d_k only": only(
+        lambda q, k, v: q.shape[-2] % 16 == k.shape[-2] % 16 == 0 and q.shape[-1] == v.shape[-1]),
+    "n = m only, multiples of 64 (n, m)": only(lambda q, k, v: q.shape[-2] == k.shape[-2] and k.shape[-2] % 64 == 0),
+    "multiples of 2 (d_k)": only(lambda q, k, v: q.shape[-1] % 2 == 0),
+    "d_k = 32, b = 1, H = 8": only(lambda q, k, v: q.shape[:2] == (1, 8) and q.shape[-1] == 32),
+    "d_k = 192, d_v = 128": only(lambda q, k, v: (q.shape[-1], v.shape[-1]) == (192, 128)),
+    "up to 64 queries and keys": only(lambda q, k, v: max(q.shape[-2], k.shape[-2]) <= 64),
+    "d_k = 80, H = 12": Heads(80, 12),
+    "n = m only, up to 100 queries and keys": Cached(100),
+}
+
+
+def takes(report):
+    (said,) = [f.title for f in report.findings if f.name == "takes"]
+    return said.removeprefix("takes ")
+
+
+@pytest.mark.parametrize("words", SIZES)
+def test_sizes_are_found_and_judged(words):
+    report = examine(SIZES[words], seed=1, smallest=False)
+    assert report.right and takes(report) == words
+    assert all(p.passed for p in report.problems) and len(report.problems) > 25
+
+
+class HalfKeys(torch.autograd.Function):
+    """dK is half of what it should be."""
+
+    @staticmethod
+    def forward(ctx, q, k, v):
+        ctx.save_for_backward(q, k, v)
+        return plain(q, k, v)
+
+    @staticmethod
+    def backward(ctx, do):
+        q, k, v = (x.detach().requires_grad_() for x in ctx.saved_tensors)
+        with torch.enable_grad():
+            dq, dk, dv = torch.autograd.grad(plain(q, k, v), (q, k, v), do)
+        return dq, dk / 2, dv
+
+
+@pytest.mark.parametrize("holds", [
+    lambda q, k, v: q.shape[:2] == (1, 8) and q.shape[-1] == 32,
+    lambda q, k, v: q.shape[-2] == k.shape[-2] and k.shape[-2] % 64 == 0,
+])
+def test_a_mistake_in_such_sizes_is_seen(holds):
+    report = examine(only(holds, HalfKeys.apply), seed=1, smallest=False)
+    assert report.wrong and "dK" in report.sentence
+
+
+def test_sizes_can_be_stated():
+    strange = only(lambda q, k, v: q.shape[1] == 7 and k.shape[1] == 7 and q.shape[-1] == 44)
+    assert examine(strange, seed=1, sizes={"H": 7, "d_k": 44}, smallest=False).right
+    grouped = only(lambda q, k, v: (q.shape[1], k.shape[1]) == (8, 2), repeated)
+    report = examine(grouped, seed=1, sizes={"H": 8, "G": 2}, smallest=False)
+    assert report.right and takes(report) == "H = 8, G = 2" and report.conventions.groups == "blocks"
+    assert all(p.passed and "groups" in p.traits for p in report.problems)
+
+
+@pytest.mark.parametrize("sizes, error", [({"H": 0}, ValueError), ({"heads": 2}, ValueError), (8, TypeError)])
+def test_sizes_that_are_none(sizes, error):
+    with pytest.raises(error, match="sizes"):
+        examine(plain, sizes=sizes)
+
+
+def test_numpy_of_one_head_size():
+    def weights(q, k):
+        E = np.exp(q @ k.swapaxes(-1, -2) * 48**-0.5)
+        return E / E.sum(-1, keepdims=True)
+
+    def forward(q, k, v):
+        assert q.shape[-1] == 48
+        return weights(q, k) @ v
+
+    report = examine(forward, seed=1, smallest=False)
+    assert takes(report) == "d_k = 48" and "scores far below 0" in report.sentence
+
+
+def test_square_with_a_mask_alone():
+    """Judged with masks of n = m, and without a mask of any sizes."""
+
+    def attention(q, k, v, mask=None):
+        A = q @ k.mT / math.sqrt(q.shape[-1])
+        if mask is not None:
+            assert q.shape[-2] == k.shape[-2]
+            A = A.masked_fill(~mask, -math.inf)
+        return A.softmax(-1) @ v
+
+    report = examine(attention, options=["mask"], seed=1, smallest=False)
+    assert report.right and takes(report) == "n = m only with mask" and all(p.passed for p in report.problems)
+    assert any("n != m" in p.traits for p in report.problems)
+    assert not any({"n != m", "mask"} <= p.traits for p in report.problems)
+
+
+# ---- masks -------------------------------------------------------------------------------------
+
+
+def masked(hide):
+    """Attention whose scores a mask changes in this way."""
+
+    def attention(q, k, v, mask=None):
+        A = q @ k.mT / math.sqrt(q.shape[-1])
+        return (A if mask is None else hide(A, mask)).softmax(-1) @ v
+
+    return attention
+
+
+def shaped(letters, hide):
+    """The same for a mask of this shape alone."""
+
+    def other(A, mask):
+        sizes = dict(zip("bhnm", A.shape))
+        assert tuple(mask.shape) == tuple(sizes.get(letter, 1) for letter in letters)
+        view = [sizes[letter] if letter in letters else 1 for letter in "bhnm"]
+        return hide(A, mask.reshape(view))
+
+    return other
+
+
+def filled(A, mask):
+    return A.masked_fill(~mask, -math.inf)
+
+
+FORMS = {
+    "keep": filled,
+    "drop": lambda A, mask: A.masked_fill(mask, -math.inf),
+    "add": lambda A, mask: A + mask,
+    "keep as numbers": lambda A, mask: A + (1.0 - mask) * -1e4,
+    "drop as numbers": lambda A, mask: A + mask * -1e9 if mask.is_floating_point() else 1 / 0,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("axes", ["bm", "nm", "bnm", "b1m", "b11m", "b1nm", "bhnm"])
+def test_masks_are_found(axes, form):
+    report = examine(masked(shaped(axes, FORMS[form])), options=["mask"], seed=1, smallest=False)
+    assert report.right and all(p.passed for p in report.problems), str(report)
+    assert (report.conventions.mask, report.conventions.mask_axes) == (form, axes)
+    assert f"masks of the axes {' '.join(axes)}" in takes(report)
+    assert sum("mask" in p.traits for p in report.problems) > 4
+
+
+@pytest.mark.parametrize("fill", [-1e4, -1e9, torch.finfo(torch.float32).min])
+def test_a_large_number_is_no_mistake(fill):
+    report = examine(masked(lambda A, mask: A.masked_fill(~mask, fill)), options=["mask"], seed=1, smallest=False)
+    assert report.right and report.conventions.empty.startswith("uniform")
+    added = masked(lambda A, mask: A + torch.where(mask, 0.0, fill))
+    assert examine(added, options=["mask"], seed=1, smallest=False).right
+
+
+def test_a_mask_that_is_taken_and_spoiled_is_a_mistake():
+    for hide in (lambda A, mask: A.masked_fill(~mask, -5.0), lambda A, mask: A.masked_fill(~mask.roll(1, -1), -math.inf)):
+        assert examine(masked(shaped("bm", hide)), options=["mask"], seed=1, smallest=False).wrong
+
+
+def test_biases_of_their_own_axes():
+    def attention(q, k, v, bias=None):
+        A = q @ k.mT / math.sqrt(q.shape[-1])
+        if bias is not None:
+            assert bias.shape == A.shape[1:]
+            A = A + bias[None]
+        return A.softmax(-1) @ v
+
+    report = examine(attention, options=["bias"], seed=1, smallest=False)
+    assert report.right and all(p.passed for p in report.problems) and report.conventions.bias_axes == "hnm"
+
+
+def test_of_several_results_the_output_is_judged():
+    def attention(q, k, v):
+        P = torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -1)
+        return P @ v, P
+
+    report = examine(attention, seed=1, smallest=False)
+    assert report.right and takes(report) == "any sizes; returns a tuple of 2, of which the output is judged"
+
+
+def test_a_scale_of_zero_is_a_hazard():
+    report = examine(lambda q, k, v, scale=None: plain(q, k, v, scale or None), options=["scale"], seed=1,
+                     smallest=False)
+    assert report.right and [h.name for h in report.hazards] == ["scale_of_zero"]
+
+
+def test_no_more_queries_than_keys():
+    report = examine(only(lambda q, k, v: q.shape[-2] <= k.shape[-2]), seed=1, smallest=False)
+    assert report.right and takes(report) == "n up to m" and all(p.passed for p in report.problems)
