@@ -11,7 +11,7 @@ import numpy as np
 from attnmath._examine.contract.attempt import ask
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.contract import MASK_FORMS, scores_axes, to_layout
-from attnmath._examine.contract.functions import Broken
+from attnmath._examine.contract.functions import Broken, attribute, parameters
 from attnmath._examine.diagnosis.literals import as_literal
 from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath._examine.problems.steps import Steps
@@ -114,7 +114,7 @@ def _own_functions(candidate: Candidate) -> list[str]:
     """Where the candidate's functions are imported from, if they can be."""
     found = []
     for fn, owner in _functions(candidate):
-        module, name = str(getattr(fn, "__module__", None)), _called(fn, owner)
+        module, name = str(attribute(fn, "__module__")), _called(fn, owner)
         module = PUBLIC.get(module, module)
         known = module != "__main__" and getattr(sys.modules.get(module), name, None) is fn
         found.append(f"from {module} import {name}" if known else f"# {name} is your own function")
@@ -141,7 +141,7 @@ def _call(candidate: Candidate, case: Case, means: Conventions, layout: str, dty
         found.append(f"{name} = {pattern.format(value)}")
     call = f"{_called(candidate.fn, candidate)}(q, k, v{options})"
     leaves, names = ("q, k, v, b", "dq, dk, dv, db") if "b" in given else ("q, k, v", "dq, dk, dv")
-    if candidate.backward:
+    if candidate.backward is not None:
         back = f"{_called(candidate.backward, candidate)}(do, q, k, v{options})"
         return [*found, f"o = {call}", f"{names} = {back}"]
     if library == "torch":
@@ -249,15 +249,13 @@ def _own_index(name: str, at: tuple[int, ...], layout: str) -> list[int]:
 
 def _called(fn: Callable, candidate: Candidate) -> str:
     """Its own name; a letter for a lambda, a partial function, a module."""
-    name = getattr(fn, "__name__", "")
+    name = str(attribute(fn, "__name__", ""))
     return name if name.isidentifier() else candidate.letters[fn is candidate.backward]
 
 
 def _default(fn: Callable, keyword: Any) -> Any:
-    try:
-        return inspect.signature(getattr(fn, "forward", fn)).parameters[keyword].default
-    except (KeyError, TypeError, ValueError):
-        return None
+    found = parameters(fn).get(keyword)
+    return None if found is None else found.default
 
 
 # ---- a tiny problem, written out number by number ----
