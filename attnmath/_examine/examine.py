@@ -4,14 +4,11 @@ import math
 import secrets
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from functools import partial
 from numbers import Integral
 from typing import Any
-
-import numpy as np
 
 from attnmath._examine.contract.candidate import BadDevice, Candidate
 from attnmath._examine.contract.contract import AXIS_ORDERS, MASK_FORMS, SCORES_AXES, check_candidate
@@ -103,14 +100,14 @@ def _examined(
     candidate = Candidate(fn, backward, **how)
     examination = Examination(candidate, told, seed, say, without, reference)
     try:
-        with given_back(), warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):
+        with given_back():
             return examination.report(smallest)
     except BadDevice:
         raise
     except (Exception, SystemExit, GeneratorExit) as error:  # of ours: it says nothing about the function
         return examination.failed(error)
     finally:
-        candidate.worker.end()
+        candidate.worker.close()
 
 
 def _words(without: Iterable[str]) -> frozenset[str]:

@@ -10,6 +10,7 @@ from attnmath import examine
 from attnmath._examine.diagnosis import examination
 from attnmath._examine.diagnosis.own_output import derivatives
 from attnmath.testing import assert_attention_gradients
+from other_functions import OTHERS
 
 
 def capped(q, k, v):
@@ -172,3 +173,42 @@ def test_what_autograd_shares_is_no_mistake():
 
     report = judged(mean)
     assert report.unlisted, report.sentence
+
+
+def halved(fn, letter, when=lambda q, options: True):
+    """The same with half a gradient."""
+
+    def planted(q, k, v, mask=None, is_causal=False):
+        options = {} if mask is None else {"mask": mask}
+        options |= {"is_causal": True} if is_causal else {}
+        half = {name: (x + x.detach()) / 2 if name == letter and when(q, options) else x
+                for name, x in zip(("dQ", "dK", "dV"), (q, k, v))}
+        return fn(*half.values(), **options)
+
+    return planted
+
+
+OPTIONS = {"mask": "mask", "causal": "is_causal"}
+
+
+@pytest.mark.parametrize("number", range(len(OTHERS)), ids=[fn.__name__ for fn in OTHERS])
+def test_functions_in_use_are_not_called_wrong_and_their_gradients_are_judged(number):
+    fn, (dtype, other) = OTHERS[number], (("float32", "bfloat16") if number % 2 else ("bfloat16", "float32"))
+    options = OPTIONS if fn.__name__ != "linear" else {}
+    assert judged(fn, options=options, dtype=dtype).unlisted
+    letter = ("dQ", "dK", "dV")[number % 3]
+    report = judged(halved(fn, letter), options=options, dtype=other)
+    assert report.wrong and report.sentence.startswith(f"wrong in the backward ({letter})")
+    assert any("reference=" in f.cure and "check_vjp" in f.cure for f in report.findings if f.cure)
+
+
+@pytest.mark.parametrize("word", ["mask", "is_causal"])
+def test_a_gradient_that_is_wrong_with_an_option_alone_is_found(word):
+    report = judged(halved(OTHERS[0], "dK", lambda q, options: word in options), options=OPTIONS)
+    assert report.wrong and "dK differs by" in report.sentence
+
+
+def test_an_option_that_another_function_ignores_is_found():
+    for word in ("mask", "causal"):
+        report = judged(lambda q, k, v, mask=None, is_causal=False: OTHERS[0](q, k, v), options={word: OPTIONS[word]})
+        assert report.wrong and f"{word} " in report.sentence and "is ignored" in report.sentence

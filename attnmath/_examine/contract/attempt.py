@@ -2,14 +2,14 @@
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from attnmath._examine.contract import contract
 from attnmath._examine.contract.contract import from_layout, scores_axes, to_layout
-from attnmath._examine.contract.functions import Broken, Fault, Stop, message
+from attnmath._examine.contract.functions import Broken, Fault, Stop, message, parameters
 from attnmath._examine.contract.libraries import Numpy
 from attnmath._examine.problems.case import Answer, Case, Conventions
 
@@ -24,7 +24,8 @@ def ask(function: Callable, *args: Any, **options: Any) -> Any:
         raise
     except BaseException as error:  # it runs in a thread of its own, so that no one else's end is caught
         said = message(error)
-        raise Broken(Fault("inputs_modified" if IN_PLACE in said else "raises", said)) from error
+        _forget(error)
+    raise Broken(Fault("inputs_modified" if IN_PLACE in said else "raises", said))
 
 
 @contextmanager
@@ -35,7 +36,15 @@ def reading() -> Iterator[None]:
     except (Broken, Stop):
         raise
     except BaseException as error:
-        raise Broken(Fault("type", f"what it returns cannot be read: {message(error)}")) from error
+        said = message(error)
+        _forget(error)
+        raise Broken(Fault("type", f"what it returns cannot be read: {said}")) from None
+
+
+def _forget(error: BaseException) -> None:
+    """The calls through which it came: who raises the same error each time would keep them all."""
+    with suppress(BaseException):
+        error.__traceback__ = error.__context__ = None
 
 
 class Call(NamedTuple):
@@ -77,11 +86,11 @@ class Called:
             return ask(function, *args, **options)
 
         grads = None
-        if forward or lib.name == "numpy" or backward:
+        if forward or lib.name == "numpy" or backward is not None:
             O = seeded(lib.called, self.output, args, options)
             with reading():
                 faults += contract.check_output(lib, O, dO)
-            if backward and not forward:
+            if backward is not None and not forward:
                 grads = seeded(backward, dO, *args, **options)
         else:
             O, pull = seeded(lib.differentiated, self.output, args, options, bias, only)
@@ -90,12 +99,12 @@ class Called:
             grads = ask(pull, dO)
         with reading():
             found = {"O": O}
-            if grads is not None or backward and not forward:
+            if grads is not None or backward is not None and not forward:
                 likes = args + ([options[bias]] if bias else [])
                 good, more = contract.check_gradients(lib, grads, likes, only)
                 found |= good
                 faults += more
-            faults += watch.faults(found, bool(backward))
+            faults += watch.faults(found, backward is not None)
             self.earlier = watch.kept(found)
             read = {name: lib.read(x) for name, x in found.items()}
         if not traits & {"poison", "empty row"}:
@@ -133,11 +142,7 @@ class Called:
 
     def _needed(self, case: Case, means: Conventions, layout: str) -> dict[str, Any]:
         """What changes nothing, for the options that fn cannot be called without."""
-        s, fn = case.sizes, getattr(self.fn, "forward", self.fn)  # of a module
-        try:
-            known = inspect.signature(fn).parameters
-        except (TypeError, ValueError):  # what is written in C may have none
-            return {}
+        s, known = case.sizes, parameters(self.fn)
         scores = scores_axes(np.zeros((1, 1, s["n"], s["m"])), layout)
         mask = contract.given_mask(case, np.ones((1, 1, s["n"], s["m"]), bool), means, layout)
         bias = contract.placed(case, np.zeros((1, 1, s["n"], s["m"])), means.bias_axes, layout)

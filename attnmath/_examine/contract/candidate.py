@@ -3,6 +3,7 @@
 import copy
 import functools
 import itertools
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -65,6 +66,8 @@ class Candidate(Called):
         self.options = contract.checked_options(options, OPTION_WORDS)
         self.framework, self.given_dtype = framework, None if dtype is None else dtype_name(dtype)
         self.worker, self.kept, self.earlier = Worker(), Kept(), []
+        self.letters = "f", "backward"  # of functions without a name
+        self.reference: Candidate | None = None  # what it has to agree with, where that is another function
         self.misfit: Fault | None = None
         self.told_sizes = checked_sizes(sizes)
         if self.told_sizes.get("G") not in (None, self.told_sizes.get("H")):
@@ -207,7 +210,13 @@ class Candidate(Called):
 
     def in_time(self, call: Callable) -> Any:
         """What a call returns, in the candidate's thread and under its library's settings."""
-        return self.worker.call(lambda: self.arrays.inside(lambda: self.kept.around(call)), self.time_limit)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                kept = functools.partial(self.kept.around, call)
+                return self.worker.call(lambda: self.arrays.inside(kept), self.time_limit)
+            finally:
+                self.kept.undo()  # of a call that hangs; else it has been done
 
     def keywords(self, case: Case, means: Conventions, layout: str) -> dict[str, Any]:
         """The options of a call, by the candidate's own keywords."""

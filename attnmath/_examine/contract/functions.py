@@ -4,11 +4,12 @@ import difflib
 import functools
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -98,16 +99,29 @@ def _suggested(word: str, there: list[str]) -> str:
 def name_of(fn: Any) -> str:
     """The name of a function, or of the class of what is called like one."""
     fn = fn.func if isinstance(fn, functools.partial) else fn
-    try:
-        name = getattr(fn, "__name__", None)
-    except BaseException:  # its own __getattr__ raises
-        name = None
+    name = attribute(fn, "__name__")
     return name if isinstance(name, str) else type(fn).__name__
+
+
+def attribute(x: Any, name: str, default: Any = None) -> Any:
+    """An attribute of an object, or the default, also where its own __getattr__ raises whatever."""
+    try:
+        return getattr(x, name, default)
+    except BaseException:
+        return default
+
+
+def parameters(fn: Any) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a function or of a module by their names; none where they cannot be known."""
+    try:
+        return inspect.signature(attribute(fn, "forward", fn)).parameters
+    except BaseException:  # what is written in C may have none; what is found may raise
+        return {}
 
 
 def library_of(x: Any) -> str | None:
     """The library that an object belongs to, by its module's name."""
-    module = x.__name__ if isinstance(x, types.ModuleType) else getattr(x, "__module__", None)
+    module = x.__name__ if isinstance(x, types.ModuleType) else attribute(x, "__module__")
     return LIBRARY_ROOTS.get(module.partition(".")[0]) if isinstance(module, str) else None
 
 
@@ -152,10 +166,10 @@ def guess(fn: Any) -> list[str]:
                 look(part, depth + 1)
         elif isinstance(x, type):
             for part in vars(x).values():
-                look(getattr(part, "__func__", part), depth + 1)
+                look(attribute(part, "__func__", part), depth + 1)
         elif callable(x):
             look(type(x), depth)
-        look(getattr(x, "__wrapped__", None), depth)
+        look(attribute(x, "__wrapped__"), depth)
 
     look(fn, 0)
     return [name for name in ("torch", "jax", "numpy", "any") if name in found]
@@ -163,11 +177,11 @@ def guess(fn: Any) -> list[str]:
 
 def libraries_in_order(fn: Callable, backward: Callable | None) -> list[str]:
     """The libraries that a candidate may be for: the one that its code names, or those to try."""
-    names = guess(fn) + (guess(backward) if backward else [])
+    names = guess(fn) + (guess(backward) if backward is not None else [])
     for name in ("torch", "jax"):
         if name in names and not {"torch", "jax", "any"} - {name} & set(names):
             return [name]
-    if backward or "numpy" in names and "any" not in names:
+    if backward is not None or "numpy" in names and "any" not in names:
         return ["numpy", "torch", "jax"]
     return ["torch", "jax", "numpy"]
 

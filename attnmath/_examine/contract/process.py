@@ -170,7 +170,7 @@ def _settle() -> None:
     """A group of processes of its own; one thread for each library, as theirs are not copied; its limits."""
     with contextlib.suppress(AttributeError, OSError):
         os.setpgid(0, 0)
-    if multiprocessing.get_start_method(allow_none=True) != "spawn" and "torch" in sys.modules:
+    if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     try:
         import resource

@@ -27,6 +27,7 @@ class Setting(NamedTuple):
     name: str
     read: Callable[[], Any]
     write: Callable[[Any], Any]
+    of_thread: bool = False
 
 
 def _environ(wanted: Mapping[str, str]) -> None:
@@ -53,8 +54,8 @@ SETTINGS = [
     Setting("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
     Setting("the locale", lambda: locale.setlocale(locale.LC_ALL), lambda x: locale.setlocale(locale.LC_ALL, x)),
     Setting("the garbage collector", gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
-    Setting("NumPy's error state", np.geterr, lambda x: np.seterr(**x)),
-    Setting("NumPy's print options", np.get_printoptions, lambda x: np.set_printoptions(**x)),
+    Setting("NumPy's error state", np.geterr, lambda x: np.seterr(**x), True),
+    Setting("NumPy's print options", np.get_printoptions, lambda x: np.set_printoptions(**x), True),
     Setting("the filters of warnings", lambda: list(warnings.filters), _filters),
 ]
 if hasattr(signal, "setitimer"):
@@ -70,8 +71,8 @@ def _of_torch(torch: Any) -> list[Setting]:
     return [
         Setting("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
         Setting("torch's default device", torch.get_default_device, torch.set_default_device),
-        Setting("torch's grad mode", torch.is_grad_enabled, torch.set_grad_enabled),
-        Setting("torch's number of threads", torch.get_num_threads, torch.set_num_threads),
+        Setting("torch's grad mode", torch.is_grad_enabled, torch.set_grad_enabled, True),
+        Setting("torch's number of threads", torch.get_num_threads, torch.set_num_threads, True),
         Setting("torch's deterministic flag", lambda: tuple(f() for f in flags), deterministic),
         Setting("torch's precision of products", torch.get_float32_matmul_precision,
                 torch.set_float32_matmul_precision),
@@ -131,29 +132,45 @@ class Kept:
         self.changed: dict[str, None] = {}  # what was changed, in words
         self.lines = 0  # that were printed
         self.functions: dict[str, list[Functions]] = {}
+        self.undo: Callable[[], None] = lambda: None  # of the last call
 
     def around(self, call: Callable[[], Any]) -> Any:
         """What the call returns; what it printed is counted, what it changed is as before."""
-        torch = sys.modules.get("torch")
-        settings = SETTINGS + (_of_torch(torch) if torch is not None else [])
-        before, imported = [_read(x) for x in settings], len(sys.modules)
         self._keep_functions()
-        streams, sink = (sys.stdout, sys.stderr), Sink()
-        sys.stdout = sys.stderr = sink
+        self.undo = undo = self._undo()
         try:
             return call()
         finally:
+            undo()
+
+    def _undo(self) -> Callable[[], None]:
+        """From now on what is printed is swallowed; what is returned, once called, gives all back.
+
+        Another thread calls it for a call that hangs: what is set for each thread is then left alone.
+        """
+        torch, thread = sys.modules.get("torch"), threading.get_ident()
+        settings = SETTINGS + (_of_torch(torch) if torch is not None else [])
+        before, imported = [_read(x) for x in settings], len(sys.modules)
+        streams, sink, calls = (sys.stdout, sys.stderr), Sink(), [1]
+        sys.stdout = sys.stderr = sink
+
+        def undo() -> None:
+            if not calls:
+                return
+            calls.clear()
             if not (sys.stdout is sink is sys.stderr):
                 self.changed["sys.stdout"] = None
             sys.stdout, sys.stderr = streams
             self.lines += sink.lines
-            more = len(sys.modules) > imported  # what a library sets when it is imported is its own
+            more, own = len(sys.modules) > imported, threading.get_ident() == thread
             for setting, x in zip(settings, before):
-                its_own = more and setting.name in ("os.environ", "the filters of warnings")
-                if x is not None and not its_own and _read(setting) != x:
+                by_import = more and setting.name in ("os.environ", "the filters of warnings")  # a library's own
+                if x is not None and not by_import and (own or not setting.of_thread) and _read(setting) != x:
                     self.changed[setting.name] = None
                     setting.write(x)
             self._give_functions_back(more)
+
+        return undo
 
     def _keep_functions(self) -> None:
         for root, names in NAMESPACES.items():
@@ -182,14 +199,14 @@ class Kept:
 
 @contextmanager
 def given_back() -> Iterator[None]:
-    """Random numbers and the handlers of signals are afterwards what they were; NumPy is silent meanwhile."""
+    """Random numbers and the handlers of signals are afterwards what they were; nothing warns meanwhile."""
     torch = sys.modules.get("torch")
     at, more = random.getstate(), np.random.get_state()
     seeds = torch.random.get_rng_state() if torch is not None else None
     main = threading.current_thread() is threading.main_thread()
     handlers = {x: signal.getsignal(x) for x in signal.valid_signals()} if main else {}
     try:
-        with np.errstate(all="ignore"):
+        with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):
             yield
     finally:
         random.setstate(at)

@@ -4,7 +4,6 @@ import ctypes
 import queue
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -72,22 +71,26 @@ class Worker:
             self._begin()
         if self.thread.ident is None:
             self.thread.start()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            patience = Patience(seconds, processor_time(self.thread))
-            self.waiting.put(function)
-            while True:
-                try:
-                    good, result = self.done.get(timeout=patience.next_look())
-                    break
-                except queue.Empty:
-                    if patience.over():
-                        said = f"a call did not come back within {seconds:g} s ({self._stopped()})"
-                        self.hung = Fault("hangs", said)
-                        raise Broken(self.hung) from None
+        patience = Patience(seconds, processor_time(self.thread))
+        self.waiting.put(function)
+        while True:
+            try:
+                good, result = self.done.get(timeout=patience.next_look())
+                break
+            except queue.Empty:
+                if patience.over():
+                    said = f"a call did not come back within {seconds:g} s ({self._stopped()})"
+                    self.hung = Fault("hangs", said)
+                    raise Broken(self.hung) from None
         if good:
             return result
         raise result
+
+    def close(self) -> None:
+        """The thread ends; it is waited for, but for one that hangs."""
+        self.end()
+        if self.hung is None and self.thread.is_alive():
+            self.thread.join(1.0)
 
     def _stopped(self) -> str:
         """The thread is asked to stop, and left alone where it does not."""

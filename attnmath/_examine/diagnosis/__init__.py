@@ -2,6 +2,7 @@
 
 probes        small problems, and the numbers that are read off the answers
 conventions   which layout, mask, alignment and groups a candidate means
+repeated      the same problem again: chance, and what is kept from call to call
 habits        what a right candidate does at every call, and what it may still do to those who use it
 coefficients  a problem that went wrong; multiples of its separate terms, by least squares
 diagnosis     which wrong closed form gives what came, or which two

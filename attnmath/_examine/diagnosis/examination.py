@@ -15,6 +15,7 @@ from attnmath._examine.diagnosis.habits import broken_habits, hazards
 from attnmath._examine.diagnosis.mechanisms import without_name
 from attnmath._examine.diagnosis.probes import TRIED, read_scale
 from attnmath._examine.diagnosis.reference import Reference, ReferenceFunctions, unlike_reference
+from attnmath._examine.diagnosis.repeated import unrepeated
 from attnmath._examine.diagnosis.smallest import smallest as smallest_case
 from attnmath._examine.diagnosis.trial import Failure
 from attnmath._examine.problems.bounds import judge_answer, right_and_bounds
@@ -27,6 +28,7 @@ from attnmath.rounding.formats import unit_roundoff
 
 # Threads that add in whatever order they finish: the numbers may still be right.
 HAZARDS = ("unordered_sums",)
+AGAIN = 6  # problems that failed, the smallest, are given again before anything is named
 REFUSALS = ("raises", "options")
 # With these, the numbers say nothing about the formulas.
 OTHER_NUMBERS = ("wrong_order", "wrong_number", "shape", "list", "type", "integers", "output_reused", "stale_kv",
@@ -83,6 +85,8 @@ class Examination:
         if not any(p.passed or p.ratios for p in self.problems):
             found = extent.never_taken(self.problems, self.candidate) + self._contract()
             return self._report("not judged", found + extent.refusals(self.problems, self.faults))
+        some = sorted(self.failures, key=lambda f: f.size)[:AGAIN]
+        self.faults |= dict.fromkeys(unrepeated(self.candidate, self.means, [(f.case, f.got) for f in some]))
         found = self._diagnosed() if self.failures else []
         if self.reference:
             self.notes.append(self.reference.finding())
@@ -98,7 +102,8 @@ class Examination:
         wrong = wrong or any(x.kind == "mistake" for x in self.notes)
         lines = None
         plain = self.reference is None or self.reference.plain
-        if smallest and self.failures and plain:
+        self.candidate.reference = None if self.reference is None or plain else self.reference.wide
+        if smallest and self.failures:
             self.say("the smallest failing case")
             failed = [(f.case, f.wrong) for f in self.failures]
             lines = smallest_case(self.candidate, self.means, self.dtype, self.wrong_in, failed)

@@ -12,7 +12,8 @@ from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.contract import GRADIENT_OF
 from attnmath._examine.contract.functions import Fault
 from attnmath._examine.diagnosis.paste import pasted
-from attnmath._examine.diagnosis.probes import TRIED, gaussian_case, small_problem
+from attnmath._examine.diagnosis.probes import TRIED, small_problem
+from attnmath._examine.diagnosis.repeated import gaussian_problem, largest, repeated, unlike
 from attnmath._examine.problems.case import Answer, Case, Conventions, Sizes
 from attnmath._examine.problems.steps import Steps
 from attnmath._examine.report.report import Finding
@@ -28,59 +29,16 @@ SMALLEST = Sizes(1, 1, 1, 2, 1, 1), Sizes(1, 1, 2, 2, 1, 1), Sizes(1, 1, 4, 4, 1
 def broken_habits(candidate: Candidate, means: Conventions) -> list[Fault]:
     """What the candidate does that no attention may do, found by calling it again."""
     candidate, sizes = candidate.uncompiled(), candidate.sizes or TRIED[0]
-    first = _repeated(candidate, means, sizes)
+    first = repeated(candidate, means, sizes)
     if any(fault.name != "unordered_sums" for fault in first):
         return first  # what else is seen comes of that
-    exact = () if first else (_proportional, _alone)  # these compare bit for bit
-    return first + [fault for check in (_stale, _ordered, *exact) for fault in check(candidate, means, sizes)]
-
-
-def gaussian_problem(candidate: Candidate, sizes: Sizes, seed: int) -> Case:
-    """A gaussian problem in numbers of every format."""
-    form = "bfloat16" if candidate.dtype != "float16" else "float16"
-    return gaussian_case(sizes, np.random.default_rng(seed), form)
-
-
-def unlike(one: Answer, other: Answer) -> list[str]:
-    """The names of the parts that differ, in any bit but the sign of zero."""
-    x, y = one.there, other.there
-    return [name for name in x if name in y and not np.array_equal(x[name], y[name], equal_nan=True)]
-
-
-def largest(one: Answer, other: Answer) -> float:
-    """The largest difference, by the largest entry of its part."""
-    x, y = one.there, other.there
-    parts = [np.abs(x[name] - y[name]).max() / max(np.abs(x[name]).max(), 1e-300) for name in x if name in y]
-    return float(max(parts))
-
-
-def _repeated(candidate: Candidate, means: Conventions, sizes: Sizes) -> list[Fault]:
-    """The same problem again, at once and after another."""
-    case, other = (gaussian_problem(candidate, sizes, seed) for seed in (1, 2))
-    order = (case, case, case, other, case, other, case)
-    answers = [candidate.run(x, means).answer for x in order]
-    one, two, three, _, four, _, five = answers
-    if one is None or two is None or three is None or four is None or five is None:
-        return []
-    if names := unlike(one, two) or unlike(one, three) or unlike(four, five):
-        what = f"{' and '.join(names)} of two calls with the same arguments differ"
-        size = max(largest(one, x) for x in (two, three, four, five))
-        evidence = f"{what}, by {size:.1e} of the largest entry"
-        if size < 64 * unit_roundoff(candidate.dtype):
-            return [Fault("unordered_sums", f"{evidence}: sums are taken in whatever order")]
-        added = two.each(np.subtract, one), three.each(np.subtract, two)
-        if size > 0.01 and unlike(two, one) and largest(*added) < 1e-3:
-            return [Fault("accumulates_into_grad", f"{what}: each call adds to what the call before left")]
-        return [Fault("nondeterministic", evidence)]
-    if names := unlike(one, four):
-        for _ in range(4):  # or it was chance that the same came twice
-            candidate.run(other, means)
-            again = candidate.run(case, means).answer
-            if again is None or unlike(again, four):
-                what = f"{' and '.join(names)} of two calls with the same arguments differ"
-                return [Fault("nondeterministic", what)]
-        return [Fault("state", f"{' and '.join(names)} depend on the call before")]
-    return []
+    found = first + _stale(candidate, means, sizes)
+    for check in (_ordered, *(() if first else (_proportional, _alone))):  # the last two compare bit for bit
+        faults = check(candidate, means, sizes)
+        if faults and faults != check(candidate, means, sizes):
+            return [Fault("nondeterministic", f"not each time that it is tried: {faults[0].sentence}")]
+        found += faults
+    return found
 
 
 def _proportional(candidate: Candidate, means: Conventions, sizes: Sizes) -> list[Fault]:

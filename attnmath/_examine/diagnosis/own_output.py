@@ -33,7 +33,7 @@ LENGTHS = {
 }
 MORE = "reference=, your own plain function, says whether the output is right; check_vjp judges any gradient"
 Directions = dict[str, tuple[np.ndarray, float]]  # of each argument, and what it is multiplied by
-Allowed = Sequence[tuple[Answer, float]]  # what came, and how far its gradients may be off
+Allowed = Sequence[tuple[Answer, float, float]]  # what came, how far its gradients may be off; least of all
 ARGUMENT = {"dQ": "Q", "dK": "K", "dV": "V", "dB": "bias"}
 
 
@@ -136,7 +136,9 @@ def compared_gradients(
             if x is not None and not (letter == "dB" and wide.dB is None):
                 rms = float(np.sqrt(np.mean(x[np.isfinite(x)] ** 2))) or 1.0
                 directions[letter] = rng.standard_normal(x.shape) * np.isfinite(x), rms
-        answers = (wide, PRECISE), (answer, max(PRECISE, most))
+        whole = 8 * float(np.linalg.norm(case.dO) * np.linalg.norm(wide.O))
+        answers = ((wide, PRECISE, unit_roundoff(other.dtype) * whole),
+                   (answer, max(PRECISE, most), unit_roundoff(candidate.dtype) * whole))
         if case in others:
             agrees = _agrees(other, means, case, directions, answers)
             sizes += [case.sizes] if agrees is not None else []
@@ -178,12 +180,12 @@ def _errors(
     """
     moved = {ARGUMENT[letter]: weight * direction for letter, (direction, weight) in directions.items()}
     slopes = derivatives(_change_along(candidate, means, case, moved), unit, steps)
-    for answer, allowed in answers:
+    for answer, allowed, floor in answers:
         given = {letter: x for letter, x in directions.items() if letter in answer.there}
         mine = sum(w * float((answer.there[letter] * x).sum()) for letter, (x, w) in given.items())
         size = max(sum(w * float(np.linalg.norm(answer.there[letter])) for letter, (_, w) in given.items()), least)
         nearest = _nearest(mine, size, slopes)
-        yield nearest and (nearest[0], size, nearest[0] > max(allowed * size, 8 * nearest[1]))
+        yield nearest and (nearest[0], size, nearest[0] > max(allowed * size, 8 * nearest[1], floor / unit))
 
 
 def _nearest(mine: float, size: float, slopes: Sequence[tuple[float, float]]) -> tuple[float, float] | None:

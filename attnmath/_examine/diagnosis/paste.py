@@ -11,7 +11,8 @@ import numpy as np
 from attnmath._examine.contract.attempt import ask
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.contract import MASK_FORMS, scores_axes, to_layout
-from attnmath._examine.contract.functions import Broken
+from attnmath._examine.contract.functions import Broken, attribute, parameters
+from attnmath._examine.diagnosis.literals import as_literal
 from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath._examine.problems.steps import Steps
 
@@ -31,16 +32,21 @@ def lines_of_case(
     layout, outcome = candidate.layout or means.layout or "bhsd", candidate.run(case, means)
     case = outcome.case  # some are always causal
     found = [*_import_lines(inputs, candidate, dtype), "", *inputs, ""]
-    found += _call(candidate, case, means, layout, dtype)
-    if outcome.answer is None:
-        return "\n".join([*found, f"# {outcome.refusal.sentence}"])
-    want = Steps(case, means).answer()
+    call, beside = _call(candidate, case, means, layout, dtype), candidate.reference
+    want = Steps(case, means).answer() if beside is None else beside.run(case, means).answer
+    if outcome.answer is None or want is None:
+        return "\n".join([*found, *call, f"# {outcome.error and outcome.error.sentence}"])
     name, at = worst_entry(outcome.answer, want, wrong)
     mine, theirs = ", ".join(map(str, at)), ", ".join(map(str, _own_index(name, at, layout)))
-    found += ["", _right(case, means, name)]
-    entry = f"{RETURNED_AS[name]}[{theirs}]"
-    entry = f"{entry}.item()" if candidate.library.name == "torch" else f"float({entry})"
-    found.append(f'print("{name}[{mine}] is", {entry}, "and should be", float(right[{mine}]))')
+    form = "{}[{}].item()" if candidate.library.name == "torch" else "float({}[{}])"
+    if beside is None:
+        found += [*call, "", _right(case, means, name)]
+        right_entry = f"float(right[{mine}])"
+    else:
+        found += [*_call(beside, case, means, layout, "float64"), f"right = {RETURNED_AS[name]}", "", *call]
+        right_entry = form.format("right", theirs)
+    entry = form.format(RETURNED_AS[name], theirs)
+    found.append(f'print("{name}[{mine}] is", {entry}, "and should be", {right_entry})')
     got, right = getattr(outcome.answer, name)[at], getattr(want, name)[at]
     digits = next((k for k in (6, 9, 12) if f"{got:.{k}g}" != f"{right:.{k}g}"), 17)
     return "\n".join([*found, f"# {name}[{mine}] is {got:.{digits}g} and should be {right:.{digits}g}"])
@@ -49,7 +55,7 @@ def lines_of_case(
 def fails_when_run(text: str, candidate: Candidate) -> bool:
     """Whether the lines, pasted, print what their last one says: an entry, and another that is right."""
     said: list[str] = []
-    own = {_called(f, candidate): f for f in (candidate.fn, candidate.backward) if f is not None}
+    own = {_called(f, x): f for f, x in _functions(candidate)}
     names = {k: f for k, f in own.items() if f"# {k} is your own function" in text}
     names |= {"print": lambda *x: said.append(" ".join(map(str, x)))}
     try:
@@ -98,11 +104,17 @@ def _import_lines(inputs: Sequence[str], candidate: Candidate, dtype: str) -> li
     return found
 
 
+def _functions(candidate: Candidate) -> list[tuple[Callable, Candidate]]:
+    """The candidate's functions, and those of its reference."""
+    both = (candidate, candidate.reference) if candidate.reference else (candidate,)
+    return [(fn, x) for x in both for fn in (x.fn, x.backward) if fn is not None]
+
+
 def _own_functions(candidate: Candidate) -> list[str]:
     """Where the candidate's functions are imported from, if they can be."""
     found = []
-    for fn in filter(None, (candidate.fn, candidate.backward)):
-        module, name = str(getattr(fn, "__module__", None)), _called(fn, candidate)
+    for fn, owner in _functions(candidate):
+        module, name = str(attribute(fn, "__module__")), _called(fn, owner)
         module = PUBLIC.get(module, module)
         known = module != "__main__" and getattr(sys.modules.get(module), name, None) is fn
         found.append(f"from {module} import {name}" if known else f"# {name} is your own function")
@@ -129,7 +141,7 @@ def _call(candidate: Candidate, case: Case, means: Conventions, layout: str, dty
         found.append(f"{name} = {pattern.format(value)}")
     call = f"{_called(candidate.fn, candidate)}(q, k, v{options})"
     leaves, names = ("q, k, v, b", "dq, dk, dv, db") if "b" in given else ("q, k, v", "dq, dk, dv")
-    if candidate.backward:
+    if candidate.backward is not None:
         back = f"{_called(candidate.backward, candidate)}(do, q, k, v{options})"
         return [*found, f"o = {call}", f"{names} = {back}"]
     if library == "torch":
@@ -237,15 +249,13 @@ def _own_index(name: str, at: tuple[int, ...], layout: str) -> list[int]:
 
 def _called(fn: Callable, candidate: Candidate) -> str:
     """Its own name; a letter for a lambda, a partial function, a module."""
-    name = getattr(fn, "__name__", "")
-    return name if name.isidentifier() else "backward" if fn is candidate.backward else "f"
+    name = str(attribute(fn, "__name__", ""))
+    return name if name.isidentifier() else candidate.letters[fn is candidate.backward]
 
 
 def _default(fn: Callable, keyword: Any) -> Any:
-    try:
-        return inspect.signature(getattr(fn, "forward", fn)).parameters[keyword].default
-    except (KeyError, TypeError, ValueError):
-        return None
+    found = parameters(fn).get(keyword)
+    return None if found is None else found.default
 
 
 # ---- a tiny problem, written out number by number ----
@@ -291,20 +301,3 @@ def pasted(candidate: Candidate, case: Case, means: Conventions, want: Answer) -
     lines.append(f"print({shown})")
     said = ", ".join(f"{name} = {as_literal(to_layout(x, layout))}" for name, x in right.items())
     return "\n".join([*lines, f"# right: {said}"])
-
-
-def as_literal(x: np.ndarray) -> str:
-    """An array's numbers; nothing of what does not fit on a line is left out."""
-    if x.dtype == bool:
-        return str(x.tolist())
-    same = x.size and (x == x.flat[0]).all()
-    if same and x.size > 8 and np.isfinite(x.flat[0]):
-        return f"[{x.flat[0]!r}] * {x.size}" if x.ndim == 1 else _as_repeated(x.shape, float(x.flat[0]))
-    return str(x.tolist()).replace("-inf", 'float("-inf")').replace("nan", 'float("nan")')
-
-
-def _as_repeated(shape: tuple, number: float) -> str:
-    text = f"[{number!r}] * {shape[-1]}"
-    for size in reversed(shape[:-1]):
-        text = f"[{text}]" if size == 1 else f"[{text}] * {size}"
-    return text

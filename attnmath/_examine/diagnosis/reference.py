@@ -41,6 +41,7 @@ class Reference:
         made = partial(Candidate, *functions, options=candidate.options, layout=candidate.layout,
                        framework=candidate.framework, device=candidate.device, time_limit=candidate.time_limit)
         self.wide, self.same = made(dtype="float64"), made(dtype=candidate.dtype)
+        self.wide.letters = "g", "g_backward"
         self.plain = True  # as far as was seen
 
     def __repr__(self) -> str:

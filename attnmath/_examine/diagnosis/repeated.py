@@ -1,0 +1,74 @@
+"""The same problem is given again: what is answered otherwise depends on chance, or on the calls before."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from attnmath._examine.contract.candidate import Candidate
+from attnmath._examine.contract.functions import Fault
+from attnmath._examine.diagnosis.probes import gaussian_case
+from attnmath._examine.problems.case import Answer, Case, Conventions, Sizes
+from attnmath.rounding.formats import unit_roundoff
+
+
+def gaussian_problem(candidate: Candidate, sizes: Sizes, seed: int) -> Case:
+    """A gaussian problem in numbers of every format."""
+    form = "bfloat16" if candidate.dtype != "float16" else "float16"
+    return gaussian_case(sizes, np.random.default_rng(seed), form)
+
+
+def unlike(one: Answer, other: Answer) -> list[str]:
+    """The names of the parts that differ, in any bit but the sign of zero."""
+    x, y = one.there, other.there
+    return [name for name in x if name in y and not np.array_equal(x[name], y[name], equal_nan=True)]
+
+
+def largest(one: Answer, other: Answer) -> float:
+    """The largest difference, by the largest entry of its part."""
+    x, y = one.there, other.there
+    parts = [np.abs(x[name] - y[name]).max() / max(np.abs(x[name]).max(), 1e-300) for name in x if name in y]
+    return float(max(parts))
+
+
+def repeated(candidate: Candidate, means: Conventions, sizes: Sizes) -> list[Fault]:
+    """The same problem again, at once and after another."""
+    case, other = (gaussian_problem(candidate, sizes, seed) for seed in (1, 2))
+    order = (case, case, case, other, case, other, case)
+    answers = [candidate.run(x, means).answer for x in order]
+    one, two, three, _, four, _, five = answers
+    if one is None or two is None or three is None or four is None or five is None:
+        return []
+    if names := unlike(one, two) or unlike(one, three) or unlike(four, five):
+        what = f"{' and '.join(names)} of two calls with the same arguments differ"
+        size = max(largest(one, x) for x in (two, three, four, five))
+        evidence = f"{what}, by {size:.1e} of the largest entry"
+        if size < 64 * unit_roundoff(candidate.dtype):
+            return [Fault("unordered_sums", f"{evidence}: sums are taken in whatever order")]
+        added = two.each(np.subtract, one), three.each(np.subtract, two)
+        if size > 0.01 and unlike(two, one) and largest(*added) < 1e-3:
+            return [Fault("accumulates_into_grad", f"{what}: each call adds to what the call before left")]
+        return [Fault("nondeterministic", evidence)]
+    if names := unlike(one, four):
+        for _ in range(4):  # or it was chance that the same came twice
+            candidate.run(other, means)
+            again = candidate.run(case, means).answer
+            if again is None or unlike(again, four):
+                what = f"{' and '.join(names)} of two calls with the same arguments differ"
+                return [Fault("nondeterministic", what)]
+        return [Fault("state", f"{' and '.join(names)} depend on the call before")]
+    return []
+
+
+def unrepeated(candidate: Candidate, means: Conventions, failed: Iterable[tuple[Case, Answer]]) -> list[Fault]:
+    """That problems which failed are answered otherwise when they are given again: nothing is to be named then."""
+    unit = 64 * unit_roundoff(candidate.dtype)
+    for case, first in failed:
+        if case.has("R"):
+            continue
+        for _ in range(3):
+            again = candidate.run(case, means).answer
+            names = [] if again is None else unlike(first, again)
+            if again is not None and names and not (size := largest(first, again)) <= unit:
+                what = f"{' and '.join(names)} of the same problem, given again, differ"
+                return [Fault("nondeterministic", f"{what}, by {size:.1e} of the largest entry ({case.name})")]
+    return []
