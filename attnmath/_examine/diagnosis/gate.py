@@ -87,6 +87,10 @@ RELATIONS = {
 LENGTHS = {**{x: (lambda s, x=x: s[x]) for x in SIZES}, "queries or keys": lambda s: max(s["n"], s["m"])}
 
 
+def _without(words: str) -> str:
+    return words.replace("with", "without", 1) if words.startswith("with ") else f"not {words}"
+
+
 def _trait(trait: str, wanted: bool) -> Callable[[Case], bool]:
     return lambda case: (trait in case.traits) is wanted
 
@@ -131,10 +135,10 @@ def conditions(acts: Sequence[Case], rests: Sequence[Case]) -> Iterator[Conditio
     for wanted in (True, False):
         for trait, words in TRAITS.items():
             if separates(_trait(trait, wanted)):
-                yield Condition(words if wanted else f"not {words}", _trait(trait, wanted))
+                yield Condition(words if wanted else _without(words), _trait(trait, wanted))
         for words, relation in RELATIONS.items():
             if separates(_relation(relation, wanted)):
-                yield Condition(words if wanted else f"not {words}", _relation(relation, wanted))
+                yield Condition(words if wanted else _without(words), _relation(relation, wanted))
     for size, length in LENGTHS.items():
         mine, others = ([length(c.sizes) for c in some] for some in (acts, rests))
         if max(others) < min(mine):

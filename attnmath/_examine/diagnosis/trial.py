@@ -1,0 +1,136 @@
+"""A problem that was tried: what came, what is right, how far off it may be; whether wrong steps give it."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from attnmath._examine.problems.bounds import judge_answer, right_and_bounds, where_in_words
+from attnmath._examine.problems.case import Answer, Case, Conventions
+from attnmath._examine.problems.steps import StepChanges, Steps, changes_of_empty_rows
+from attnmath.rounding.formats import unit_roundoff
+
+TINY, HUGE, LARGE = 1e-300, 1e200, 1e15
+
+
+def blown(x: np.ndarray) -> np.ndarray:
+    """Which numbers are not finite, or far larger than what any problem has to give."""
+    return ~(np.abs(x) < LARGE)
+
+
+@dataclass(frozen=True, eq=False)
+class Failure:
+    """A problem that went wrong: what came, what is right, how far off it may be."""
+
+    case: Case
+    got: Answer
+    want: Answer
+    off: Answer
+    wrong: dict[str, np.ndarray]  # for each output, which entries
+    means: Conventions
+    dtype: str
+
+    @property
+    def generic(self) -> bool:
+        """Whether its numbers have no structure of their own."""
+        s, traits = self.case.sizes, self.case.traits
+        drawn = bool(traits & {"gaussian", "peaked", "outliers"})
+        return drawn and min(s["n"], s["m"], s["d_k"], s["d_v"]) > 1 and self.case.scale != 0
+
+    @property
+    def telling(self) -> bool:
+        """Whether its numbers can be compared: nothing is infinite or huge."""
+        if "empty row" in self.case.traits:
+            return self.generic
+        return self.generic and "poison" not in self.case.traits and not any(
+            blown(x).any() for x in self.got.there.values())
+
+    @property
+    def size(self) -> tuple[bool, int]:
+        """How much there is to compute; last of all where infinities hide the numbers."""
+        finite = all(np.isfinite(x).all() for x in self.got.there.values())
+        return not finite, self.case.Q.size * self.case.K.shape[2]
+
+    def where(self, letters: Iterable[str] = ()) -> str:
+        """Where each of these outputs is wrong, or each that is."""
+        return "; ".join(where_in_words(x, self.wrong[x], getattr(self.got, x)) for x in letters or self.wrong)
+
+    def under(self, means: Conventions) -> "Failure":
+        """The same answer, judged by other conventions for empty rows or for causal masks."""
+        if means == self.means or not (self.case.causal or "empty row" in self.case.traits):
+            return replace(self, means=means)
+        want, off = right_and_bounds(self.case, means, self.dtype)
+        judged = judge_answer(self.got, want, off, self.dtype)
+        wrong = {x: v.wrong for x, v in judged.items() if not v.passed and x in self.got.there}
+        return replace(self, means=means, want=want, off=off, wrong=wrong)
+
+    @cached_property
+    def right(self) -> Steps:
+        """The problem solved rightly."""
+        return Steps(self.case, self.means, changes_of_empty_rows(self.means))
+
+    def steps(self, changes: Collection[StepChanges] = ()) -> Steps:
+        """The problem solved with these changes."""
+        self.right.answer()
+        return self.right.changed(changes)
+
+    def gives(self, changes: Collection[StepChanges]) -> bool:
+        """Whether wrong steps give everything that came."""
+        s = self.steps(changes)
+        if "poison" in self.case.traits and any(blown(getattr(s, x)).any() for x in self.got.there):
+            return bool(self.wrong)  # what comes through is lost in huge numbers
+        letters = sorted(self.got.there, key=lambda x: x not in self.wrong)  # wrong ones first: most forms fail
+        return all(self.gives_letter(x, s) for x in letters)
+
+    def explained_by(self, changes: Collection[StepChanges]) -> bool:
+        """Whether these steps give everything that came, and the right ones do not do so as well."""
+        if not changes:
+            return not self.wrong
+        return self.gives(changes) and (not self.wrong or not self.telling or self._nearer(self.steps(changes)))
+
+    def _nearer(self, s: Steps) -> bool:
+        """Whether most of what is wrong is gone."""
+        before = after = np.float64(0.0)
+        for letter, wrong in self.wrong.items():
+            got, want, form = (x[wrong] for x in (getattr(self.got, letter), getattr(self.want, letter),
+                                                  getattr(s, letter)))
+            unit = getattr(self.off, letter)[wrong] + TINY
+            with np.errstate(all="ignore"):
+                before += np.nan_to_num(np.abs(got - want) / unit, nan=HUGE, posinf=HUGE).sum()
+                after += np.nan_to_num(np.where(blown(form), 0.0, np.abs(got - form) / unit), nan=HUGE).sum()
+        return after < before / 2
+
+    @cached_property
+    def allowed(self) -> dict[str, tuple[np.ndarray, float]]:
+        """For each output how far an edited program may be off, and how far more in units of its size.
+
+        A wrong step may carry an error to where a right program has none.
+        """
+        found = {}
+        for letter in self.got.there:
+            off, want = getattr(self.off, letter), np.nan_to_num(getattr(self.want, letter))
+            most = np.abs(np.nan_to_num(off)).max((-2, -1), keepdims=True, initial=0.0)
+            with np.errstate(all="ignore"):
+                rough = min(most.max(initial=0.0) / max(np.abs(want).max(initial=0.0), TINY), 1e-4)
+            bound = np.where(np.isnan(off), np.inf, 4 * np.maximum(off, most))
+            found[letter] = bound, 16 * unit_roundoff(self.dtype) + 4 * rough
+        return found
+
+    def gives_letter(self, letter: str, s: Steps) -> bool:
+        """Whether wrong steps give what came, up to the roundings that both forms have."""
+        form, got = getattr(s, letter), getattr(self.got, letter)
+        if form is None or form.shape != got.shape:
+            return False
+        bound, rough = self.allowed[letter]
+        with np.errstate(all="ignore"):
+            size = np.abs(form)
+            if size.max(initial=0.0) < LARGE:
+                near = np.abs(got - form) <= bound + rough * size.max((-2, -1), keepdims=True, initial=0.0)
+                return bool(np.all(near | (bound == np.inf)))
+            over = blown(form)
+            if "empty row" not in self.case.traits:
+                return bool(blown(got).any())  # too large for a format: that can be compared, and how large not
+            size = np.where(over, 0.0, size).max((-2, -1), keepdims=True, initial=0.0)
+            near = np.abs(got - form) <= bound + rough * size
+            return bool(np.all(near | (bound == np.inf) | over & blown(got)))
