@@ -66,12 +66,12 @@ def diagnose(trials: Sequence[Failure], more: Sequence[Case] = (), ask: Ask | No
         return found
     terms = multiples(failures)
     for proposals in (one_edit(failures), terms, two_edits(trials)):
-        proofs = [found for edits in proposals if (found := proof(edits, trials))]
-        proofs = [found for found in proofs if found.always] or proofs
+        proofs = [one for edits in proposals if (one := proof(edits, trials))]
+        proofs = [one for one in proofs if one.always] or proofs
         proofs = proofs[: 1 if proposals is terms else None]
         if proofs:
             fresh = fresh_trials(more, ask, proofs) if ask else []
-            proofs = [again for found in proofs if (again := proof(found.edits, [*trials, *fresh]))]
+            proofs = [again for one in proofs if (again := proof(one.edits, [*trials, *fresh]))]
         if proofs and (found := said(proofs, failures, len(trials), fresh, ask, more)):
             return found
     return rounded_somewhere(trials) or [without_name(trials)]

@@ -209,8 +209,8 @@ class Examination:
         far = [x.name for x in found] == ["O_scaled"] or len(found) > 1 and any("O" in f.wrong for f in e.failures)
         if named and (demanded or not far):
             return found
-        other = self._another()
-        return [other] if other and (other.kind == "unlisted" or not named) else found
+        another = self._another()
+        return [another] if another and (another.kind == "unlisted" or not named) else found
 
     def _named(self, e: "Examination", means: Conventions) -> list[Finding]:
         """What is wrong with what e was given, by these conventions."""

@@ -6,6 +6,7 @@ Where it acts must be all problems, or those that one condition tells from the o
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -84,7 +85,9 @@ RELATIONS = {
     "for odd d_v": lambda s: s["d_v"] % 2 == 1, "for odd n": lambda s: s["n"] % 2 == 1,
     "for odd m": lambda s: s["m"] % 2 == 1,
 }
-LENGTHS = {**{x: (lambda s, x=x: s[x]) for x in SIZES}, "queries or keys": lambda s: max(s["n"], s["m"])}
+LENGTHS: dict[str, Callable[[dict[str, int]], int]] = {
+    **{x: itemgetter(x) for x in SIZES}, "queries or keys": lambda s: max(s["n"], s["m"]),
+}
 
 
 def _without(words: str) -> str:

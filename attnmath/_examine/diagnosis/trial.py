@@ -99,7 +99,7 @@ class Failure:
             with np.errstate(all="ignore"):
                 before += np.nan_to_num(np.abs(got - want) / unit, nan=HUGE, posinf=HUGE).sum()
                 after += np.nan_to_num(np.where(blown(form), 0.0, np.abs(got - form) / unit), nan=HUGE).sum()
-        return after < before / 2
+        return bool(after < before / 2)
 
     @cached_property
     def allowed(self) -> dict[str, tuple[np.ndarray, float]]:

@@ -205,7 +205,7 @@ WRONG_BIASES: list[Mistake] = [
     *(Mistake("dB_transposed", "dB is transposed", dB(steps.bind(lambda s, x, read: read(x), read)), BACK,
               "dB = dA, summed") for read in READINGS),
     Mistake("dB_batch0", "dB is that of the first batch element alone",
-            dB(lambda s, x: sum_to(s.dA[:1], x) if len(x) == 1 else x), BACK,
+            dB(lambda s, x: np.asarray(sum_to(s.dA[:1], x)) if len(x) == 1 else x), BACK,
             "sum dA over the axes along which the bias was broadcast"),
     Mistake("dB_mean", "dB is a mean over the batch instead of a sum",
             dB(lambda s, x: x / len(s.Q) if len(x) == 1 else x), BACK,
