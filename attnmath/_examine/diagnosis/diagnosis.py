@@ -24,17 +24,17 @@ from attnmath._examine.diagnosis.gate import (
 from attnmath._examine.diagnosis.mechanisms import flushed, replayed, rounded_somewhere, sameness, without_name
 from attnmath._examine.diagnosis.trial import Failure
 from attnmath._examine.mistakes.memory import MEMORY
-from attnmath._examine.mistakes.mistakes import MISTAKES
+from attnmath._examine.mistakes.mistakes import MISTAKES, MORE_MISTAKES
 from attnmath._examine.problems.case import Case
 from attnmath._examine.problems.steps import Mistake, StepChanges
 from attnmath._examine.report.report import Finding
 
-HEAD_MISTAKES = [*MISTAKES, *MEMORY]
+HEAD_MISTAKES = [*MISTAKES, *MEMORY, *MORE_MISTAKES]
 MOST_NAMES = 3  # where more names than that fit as well, none is given
 MOST_WORDINGS = 3  # or tiles
 MOST_PARTS = 40  # edits that explain a part
 SOME = 24  # problems that tell which edit explains most
-MOST_FIRST = 2  # beside which all others are tried
+MOST_FIRST = 3  # beside which all others are tried
 SMALL = 2000  # scores of a problem in which all mistakes are tried
 
 
@@ -66,12 +66,12 @@ def diagnose(trials: Sequence[Failure], more: Sequence[Case] = (), ask: Ask | No
         return found
     terms = multiples(failures)
     for proposals in (one_edit(failures), terms, two_edits(trials)):
-        proofs = [found for edits in proposals if (found := proof(edits, trials))]
-        proofs = [found for found in proofs if found.always] or proofs
+        proofs = [one for edits in proposals if (one := proof(edits, trials))]
+        proofs = [one for one in proofs if one.always] or proofs
         proofs = proofs[: 1 if proposals is terms else None]
         if proofs:
             fresh = fresh_trials(more, ask, proofs) if ask else []
-            proofs = [again for found in proofs if (again := proof(found.edits, [*trials, *fresh]))]
+            proofs = [again for one in proofs if (again := proof(one.edits, [*trials, *fresh]))]
         if proofs and (found := said(proofs, failures, len(trials), fresh, ask, more)):
             return found
     return rounded_somewhere(trials) or [without_name(trials)]
@@ -100,8 +100,9 @@ def two_edits(trials: Sequence[Failure]) -> Iterator[tuple[Edit, ...]]:
     """Pairs of edits: one, and a second where it is not enough; or each for a part of what is wrong."""
     failures = [f for f in trials if f.wrong]
     some = [f for f in trials if f.telling][:: max(1, len(trials) // SOME)]
-    ranked = [(sum(f.explained_by(changes_of(edits, f)) for f in some), edits) for edits in one_edit(failures)]
-    for _, (first,) in sorted(ranked, key=lambda x: -x[0])[:MOST_FIRST]:
+    kinds = {(edit.mistake.title, edit.detail): edit for (edit,) in one_edit(failures)}
+    ranked = [(sum(f.explained_by(changes_of((edit,), f)) for f in some), edit) for edit in kinds.values()]
+    for _, first in sorted(ranked, key=lambda x: -x[0])[:MOST_FIRST]:
         left = next((f for f in failures if not f.explained_by(changes_of((first,), f))), failures[0])
         yield from pairs_with(first, left)
     richest = max(representatives(failures), key=lambda f: len(f.wrong))

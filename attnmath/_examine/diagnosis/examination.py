@@ -193,25 +193,35 @@ class Examination:
             wide.means = self.means
             wide.give(cases(self.takes, "float32", self.seed, self.candidate.taken))
             e = wide if wide.failures else self
-        more = cases(e.takes, e.dtype, self.seed + 1, self.candidate.taken)
-        found = diagnose(e.trials, more, lambda case: e.judged(case).failure)
+        with np.errstate(all="ignore"):
+            found = self._named(e, e.means)
+            told = self.asked
+            if any(x.name == "f_align" for x in found) and told.causal is None:  # nobody said which is meant
+                other = "upper_left" if e.means.causal != "upper_left" else "lower_right"
+                found = self._named(e, replace(e.means, causal=other)) or found
+            elif any(x.kind != "mistake" for x in found) and e.means.empty not in (None, "zero"):
+                # It was read with a mask that may be taken wrongly.
+                again = self._named(e, replace(e.means, empty="zero"))
+                found = again if again and all(x.kind == "mistake" for x in again) else found
         named = all(x.kind == "mistake" for x in found)
-        if not named and e.means.empty not in (None, "zero"):  # it was read with a mask that may be taken wrongly
-            zero = replace(e.means, empty="zero")
-
-            def again(case: Case) -> Failure | None:
-                f = e.judged(case).failure
-                return f and f.under(zero)
-
-            other_way = diagnose([f.under(zero) for f in e.trials], more, again)
-            named = all(x.kind == "mistake" for x in other_way)
-            found = other_way if named else found
-        demanded = self.asked != Conventions(layout=self.asked.layout)
-        factor = [x.name for x in found] == ["O_scaled"]  # another function, if its gradients are those of O
-        if named and (demanded or not factor):
+        demanded = told != Conventions(layout=told.layout)
+        # It may be another function, if its gradients are those of O.
+        far = [x.name for x in found] == ["O_scaled"] or len(found) > 1 and any("O" in f.wrong for f in e.failures)
+        if named and (demanded or not far):
             return found
-        other = self._another()
-        return [other] if other and (other.kind == "unlisted" or not named) else found
+        another = self._another()
+        return [another] if another and (another.kind == "unlisted" or not named) else found
+
+    def _named(self, e: "Examination", means: Conventions) -> list[Finding]:
+        """What is wrong with what e was given, by these conventions."""
+
+        def ask(case: Case) -> Failure | None:
+            f = e.judged(case).failure
+            return f and f.under(means)
+
+        more = cases(e.takes, e.dtype, self.seed + 1, self.candidate.taken)
+        trials = [f.under(means) for f in e.trials]
+        return diagnose(trials, more, ask) if any(f.wrong for f in trials) else []
 
     def _another(self) -> Finding | None:
         """That it is a function that is not in the list, and whether its gradients are those of its output."""

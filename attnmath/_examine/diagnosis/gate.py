@@ -6,6 +6,7 @@ Where it acts must be all problems, or those that one condition tells from the o
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -84,7 +85,13 @@ RELATIONS = {
     "for odd d_v": lambda s: s["d_v"] % 2 == 1, "for odd n": lambda s: s["n"] % 2 == 1,
     "for odd m": lambda s: s["m"] % 2 == 1,
 }
-LENGTHS = {**{x: (lambda s, x=x: s[x]) for x in SIZES}, "queries or keys": lambda s: max(s["n"], s["m"])}
+LENGTHS: dict[str, Callable[[dict[str, int]], int]] = {
+    **{x: itemgetter(x) for x in SIZES}, "queries or keys": lambda s: max(s["n"], s["m"]),
+}
+
+
+def _without(words: str) -> str:
+    return words.replace("with", "without", 1) if words.startswith("with ") else f"not {words}"
 
 
 def _trait(trait: str, wanted: bool) -> Callable[[Case], bool]:
@@ -131,10 +138,10 @@ def conditions(acts: Sequence[Case], rests: Sequence[Case]) -> Iterator[Conditio
     for wanted in (True, False):
         for trait, words in TRAITS.items():
             if separates(_trait(trait, wanted)):
-                yield Condition(words if wanted else f"not {words}", _trait(trait, wanted))
+                yield Condition(words if wanted else _without(words), _trait(trait, wanted))
         for words, relation in RELATIONS.items():
             if separates(_relation(relation, wanted)):
-                yield Condition(words if wanted else f"not {words}", _relation(relation, wanted))
+                yield Condition(words if wanted else _without(words), _relation(relation, wanted))
     for size, length in LENGTHS.items():
         mine, others = ([length(c.sizes) for c in some] for some in (acts, rests))
         if max(others) < min(mine):

@@ -57,8 +57,8 @@ class Failure:
         return "; ".join(where_in_words(x, self.wrong[x], getattr(self.got, x)) for x in letters or self.wrong)
 
     def under(self, means: Conventions) -> "Failure":
-        """The same answer, judged by other conventions for empty rows."""
-        if "empty row" not in self.case.traits:
+        """The same answer, judged by other conventions for empty rows or for causal masks."""
+        if means == self.means or not (self.case.causal or "empty row" in self.case.traits):
             return replace(self, means=means)
         want, off = right_and_bounds(self.case, means, self.dtype)
         judged = judge_answer(self.got, want, off, self.dtype)
@@ -91,7 +91,7 @@ class Failure:
 
     def _nearer(self, s: Steps) -> bool:
         """Whether most of what is wrong is gone."""
-        before = after = 0.0
+        before = after = np.float64(0.0)
         for letter, wrong in self.wrong.items():
             got, want, form = (x[wrong] for x in (getattr(self.got, letter), getattr(self.want, letter),
                                                   getattr(s, letter)))
@@ -99,7 +99,7 @@ class Failure:
             with np.errstate(all="ignore"):
                 before += np.nan_to_num(np.abs(got - want) / unit, nan=HUGE, posinf=HUGE).sum()
                 after += np.nan_to_num(np.where(blown(form), 0.0, np.abs(got - form) / unit), nan=HUGE).sum()
-        return after < before / 2
+        return bool(after < before / 2)
 
     @cached_property
     def allowed(self) -> dict[str, tuple[np.ndarray, float]]:
@@ -111,7 +111,8 @@ class Failure:
         for letter in self.got.there:
             off, want = getattr(self.off, letter), np.nan_to_num(getattr(self.want, letter))
             most = np.abs(np.nan_to_num(off)).max((-2, -1), keepdims=True, initial=0.0)
-            rough = min(most.max(initial=0.0) / max(np.abs(want).max(initial=0.0), TINY), 1e-4)
+            with np.errstate(all="ignore"):
+                rough = min(most.max(initial=0.0) / max(np.abs(want).max(initial=0.0), TINY), 1e-4)
             bound = np.where(np.isnan(off), np.inf, 4 * np.maximum(off, most))
             found[letter] = bound, 16 * unit_roundoff(self.dtype) + 4 * rough
         return found

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from attnmath._examine.mistakes.operators import BACK_NAMES, one_direction
 from attnmath._examine.mistakes.wrong_terms import WRONG_BIASES, WRONG_GRADIENTS, WRONG_WEIGHTS
 from attnmath._examine.problems import steps
 from attnmath._examine.problems.case import Case, Conventions
@@ -21,28 +22,20 @@ from attnmath._examine.problems.steps import (
 from attnmath._words.arrays import T
 
 
-def mask_forgotten(case: Case, means: Conventions) -> Wordings:
-    for word, names in (
-        ("", ("keep", "causal")), ("the causal mask", ("causal",)), ("the mask that is given", ("keep",)),
-    ):
-        if case.has(*names):
-            yield word, steps.as_in("B_back", case.without(*names), means)
-    if case.bias is not None and np.isneginf(case.bias).any():
-        yield "where it is in the bias", {"B_back": lambda s, x: np.zeros_like(x)}
-
-
 def causal_unasked(case: Case, means: Conventions) -> Wordings:
     if not case.causal:
-        yield "", steps.as_in("B_back", replace(case, causal=True), means)
+        yield "", steps.as_in("seen", replace(case, causal=True), means)
 
 
-def aligned(letter: str) -> steps.Forms:
-    def forms(case: Case, means: Conventions) -> Wordings:
-        if case.causal:
-            other = "upper_left" if means.causal != "upper_left" else "lower_right"
-            yield "", steps.as_in(letter, case, means.told(causal=other))
+def bias_mask_ignored(case: Case, means: Conventions) -> Wordings:
+    if case.bias is not None and np.isneginf(case.bias).any():
+        yield "where it is in the bias", {"B": lambda s, x: np.zeros_like(x)}
 
-    return forms
+
+def aligned(case: Case, means: Conventions) -> Wordings:
+    if case.causal:
+        other = "upper_left" if means.causal != "upper_left" else "lower_right"
+        yield "", steps.as_in("seen", case, means.told(causal=other))
 
 
 def causal_shifted(case: Case, means: Conventions) -> Wordings:
@@ -77,12 +70,9 @@ def mask_by_zero(case: Case, means: Conventions) -> Wordings:
         yield "", in_place_of_hidden_scores(lambda s, x: np.where(s.seen, s.gamma * s.QK + s.bias, 0.0))
 
 
-def other_groups(letter: str) -> steps.Forms:
-    def forms(case: Case, means: Conventions) -> Wordings:
-        other = "blocks" if means.groups == "interleaved" else "interleaved"
-        yield "", {letter: lambda s, x: case.owner(means.told(groups=other))}
-
-    return forms
+def other_groups(case: Case, means: Conventions) -> Wordings:
+    other = "blocks" if means.groups == "interleaved" else "interleaved"
+    yield "", {"owner": lambda s, x: case.owner(means.told(groups=other))}
 
 
 def weighted_groups(pick: Callable[[int], np.ndarray]) -> StepChanges:
@@ -103,23 +93,20 @@ WRONG_MASKS: list[Mistake] = [
         ("gqa_last", "keep the last query head of a group alone", lambda size: np.arange(size) == size - 1),
         ("gqa_first", "keep the first query head of a group alone", lambda size: np.arange(size) == 0),
         ("gqa_mean", "are means over a group instead of sums", lambda size: np.full(size, 1 / size)))),
-    Mistake("gqa_map_bwd", "the way back maps query heads to heads of keys in another way",
-            other_groups("owner_back"), GROUPS, "use one map in both directions"),
     Mistake("f_gqa_map", "query heads read other heads of keys and values: h mod G and h // (H/G) are mixed up",
-            other_groups("owner"), GROUPS, "query head h reads the head h // (H/G)"),
+            other_groups, GROUPS, "query head h reads the head h // (H/G)"),
     # masks
-    Mistake("no_mask_bwd", "the mask is forgotten in the way back", mask_forgotten, CAUSAL_MASK,
-            "the weights of the way back are those of the way forward"),
-    Mistake("causal_always_bwd", "the way back masks causally where nothing is masked",
-            causal_unasked, CAUSAL_MASK, "the mask of the way back is that of the way forward"),
-    Mistake("align_bwd", "the causal mask of the way back has another alignment", aligned("B_back"), CAUSAL_MASK,
-            "use one alignment in both directions"),
-    Mistake("f_align", "the causal mask has the other alignment", aligned("seen"), CAUSAL_MASK,
+    Mistake("f_align", "the causal mask has the other alignment", aligned, CAUSAL_MASK,
             "lower right: the last query has the place of the last key"),
     Mistake("causal_off_by_one", "the causal mask is off by one", causal_shifted, CAUSAL_MASK, "j <= i"),
     Mistake("causal_ignored", "the causal mask is ignored", steps.ignored("seen", "causal"), CAUSAL_MASK,
             "use it"),
     Mistake("mask_ignored", "the mask is ignored", steps.ignored("seen", "keep"), CAUSAL_MASK, "use it"),
+    Mistake("mask_ignored", "all masks are ignored", steps.ignored("seen", "keep", "causal"), CAUSAL_MASK,
+            "use them"),
+    Mistake("mask_ignored", "the mask is ignored", bias_mask_ignored, CAUSAL_MASK, "use it"),
+    Mistake("causal_always", "it masks causally where that is not asked for", causal_unasked, CAUSAL_MASK,
+            "mask where it is asked for"),
     Mistake("f_mask_inverted", "the mask's meaning is inverted", inverted, CAUSAL_MASK,
             "exchange True and False in the mask"),
     Mistake("f_mask_after", "the mask is put on the weights after the softmax",
@@ -289,5 +276,16 @@ WRONG_PLACES: list[Mistake] = [
 ]
 
 
+IN_THE_WAY_BACK = {"dB_transposed", "dB_batch0", "dB_mean", "dB_scaled", "local_lse", "dV_nodrop", "dP_nodrop",
+                   "gqa_last", "gqa_first", "gqa_mean"}
 # Where two explain as much, the first is named.
-MISTAKES: list[Mistake] = [*WRONG_GRADIENTS, *WRONG_BIASES, *WRONG_MASKS, *WRONG_WEIGHTS, *WRONG_PLACES]
+BOTH_WAYS = [m for m in (*WRONG_MASKS, *WRONG_BIASES, *WRONG_WEIGHTS) if m.name not in IN_THE_WAY_BACK]
+MISTAKES: list[Mistake] = [
+    *WRONG_GRADIENTS, *one_direction([m for m in BOTH_WAYS if m.name in BACK_NAMES], back=True),
+    *WRONG_BIASES, *WRONG_MASKS, *WRONG_WEIGHTS, *WRONG_PLACES,
+]
+# A head alone is asked for more: whether the same mistake is in one direction alone.
+MORE_MISTAKES: list[Mistake] = [
+    *one_direction([m for m in BOTH_WAYS if m.name not in BACK_NAMES], back=True),
+    *one_direction(BOTH_WAYS, back=False),
+]

@@ -123,7 +123,6 @@ def merged_unscaled(case: Case, means: Conventions) -> Wordings:
     """Tiles are put together without the factor between their maxima, in five ways."""
     for word, tiles in tilings(case.K.shape[2]):
         for form in (unscaled, unscaled_numerator, unscaled_sum, sum_of_tiles, mean_of_tiles):
-            yield word, {"P": steps.bind(form, tiles)}
             yield word, {"P": steps.bind(form, tiles), "P_back": lambda s, P: s.P}
 
 
@@ -206,16 +205,13 @@ WRONG_BIASES: list[Mistake] = [
     *(Mistake("dB_transposed", "dB is transposed", dB(steps.bind(lambda s, x, read: read(x), read)), BACK,
               "dB = dA, summed") for read in READINGS),
     Mistake("dB_batch0", "dB is that of the first batch element alone",
-            dB(lambda s, x: sum_to(s.dA[:1], x) if len(x) == 1 else x), BACK,
+            dB(lambda s, x: np.asarray(sum_to(s.dA[:1], x)) if len(x) == 1 else x), BACK,
             "sum dA over the axes along which the bias was broadcast"),
     Mistake("dB_mean", "dB is a mean over the batch instead of a sum",
             dB(lambda s, x: x / len(s.Q) if len(x) == 1 else x), BACK,
             "sum dA over the axes along which the bias was broadcast"),
     Mistake("dB_scaled", "dB has the scale gamma", dB(lambda s, x: x * s.gamma), BACK,
             "the bias is added after the scale: dB = dA"),
-    Mistake("no_bias_bwd", "the bias is forgotten in the way back",
-            only({"B_back": lambda s, x: np.where(s.seen, 0.0, -np.inf)}, lambda case: case.bias is not None),
-            BACK, "the weights of the way back are those of the way forward"),
     Mistake("bias_ignored", "the bias is not used at all", steps.ignored("B", "bias"), ATTENTION, "add the bias"),
     Mistake("mask_after_scale", "the bias is added before the scale, and scaled with the scores",
             only(steps.multiplied("bias", "dB", by=lambda s: s.gamma)), ATTENTION,
@@ -224,10 +220,6 @@ WRONG_BIASES: list[Mistake] = [
 
 WRONG_WEIGHTS: list[Mistake] = [
     # dropout
-    Mistake("drop_ignored_bwd", "dropout is forgotten in the way back",
-            with_dropout({"R_back": lambda s, x: np.ones_like(x)}), DROPOUT, "use the mask of the way forward"),
-    Mistake("drop_norescale_bwd", "the factor 1/(1 - rho) is missing in the way back",
-            with_dropout({"R_back": lambda s, x: (x > 0) * 1.0}), DROPOUT, "R is 0 or 1/(1 - rho)"),
     Mistake("dV_nodrop", "dV uses the weights without dropout",
             with_dropout({"PR_back": lambda s, x: s.P_back}), DROPOUT, "dV = (P o R)^T dO"),
     Mistake("dP_nodrop", "dP is taken without the dropout mask",

@@ -25,6 +25,14 @@ def plain_softmax(A: np.ndarray) -> np.ndarray:
     return E / np.where(total == 0, 1.0, total)
 
 
+def log_sum_exp(A: np.ndarray) -> np.ndarray:
+    """Of every row, as a column; infinite where it is empty, so that its weights are 0."""
+    top = A.max(-1, keepdims=True, initial=-np.inf)
+    top = np.where(np.isneginf(top), 0.0, top)
+    total = rowsum(np.exp(A - top))
+    return np.where(total == 0, np.inf, top + np.log(total))
+
+
 def grouped(x: np.ndarray, owner: np.ndarray, G: int) -> np.ndarray:
     """The sum over the query heads that read the same head of keys and values."""
     out = np.zeros((x.shape[0], G, *x.shape[2:]))
@@ -50,6 +58,7 @@ STEPS: dict[str, Step] = {
     "values": lambda s: s.V[:, s.owner],
     "QK": lambda s: s.Q @ T(s.keys),
     "A": lambda s: s.gamma * s.QK + s.B,
+    "L": lambda s: log_sum_exp(s.A),
     "P": lambda s: plain_softmax(s.A),
     "O": lambda s: (s.P * s.R) @ s.values,
     # the way back
@@ -112,9 +121,17 @@ class Steps:
 
     def changed(self, changes: Iterable[StepChanges]) -> "Steps":
         """The same case with further changes; letters that these cannot reach are taken over."""
-        other = type(self)(self.case, self.means, (*self.changes, *changes))
         reached = set().union(*(DOWNSTREAM[letter] for change in changes for letter in change))
-        other.__dict__ |= {x: value for x, value in self.__dict__.items() if x in STEPS and x not in reached}
+        other = object.__new__(type(self))
+        other.__dict__ |= {x: value for x, value in self.__dict__.items() if x not in reached}
+        other.changes = (*self.changes, *changes)
+        return other
+
+    def apart(self, without: StepChanges, *more: StepChanges) -> "Steps":
+        """The same without one of its changes, and with more."""
+        other = object.__new__(type(self))
+        other.__dict__ |= {x: value for x, value in self.__dict__.items() if x not in self.table}
+        other.changes = (*(change for change in self.changes if change is not without), *more)
         return other
 
     def answer(self) -> Answer:
@@ -190,23 +207,18 @@ def as_in(letter: str, case: Case, means: Conventions) -> StepChanges:
     return {letter: lambda s, x: getattr(Steps(case, means), letter.removesuffix("_back"))}
 
 
-def ignored(letter: str, name: str) -> Forms:
+def ignored(letter: str, *names: str) -> Forms:
+    """A letter as it is without these, in the problems that have one of them."""
+
     def forms(case: Case, means: Conventions) -> Wordings:
-        if case.has(name):
-            yield "", as_in(letter, case.without(name), means)
+        if case.has(*names):
+            yield "", as_in(letter, case.without(*names), means)
 
     return forms
 
 
-def log_sum_exp(s: Steps) -> np.ndarray:
-    """Of each row of scores, as a column; -inf where it is empty."""
-    top = s.A.max(-1, keepdims=True)
-    top = np.where(np.isneginf(top), 0.0, top)
-    return top + np.log(rowsum(np.exp(s.A - top)))
-
-
 FROM_O: StepChanges = {"D": lambda s, D: rowsum(s.dO * s.O)}
-FROM_L: StepChanges = {"P_back": lambda s, P: zero_without_keys(s, np.exp(s.A_back - log_sum_exp(s)))}
+FROM_L: StepChanges = {"P_back": lambda s, P: np.exp(s.A_back - s.L)}
 # D and P are the same in right code however they are found; in wrong code they are not.
 WAYS: tuple[tuple[StepChanges, ...], ...] = ((), (FROM_O,), (FROM_L,), (FROM_L, FROM_O))
 
