@@ -39,12 +39,9 @@ def lines_of_case(
     name, at = worst_entry(outcome.answer, want, wrong)
     mine, theirs = ", ".join(map(str, at)), ", ".join(map(str, _own_index(name, at, layout)))
     form = "{}[{}].item()" if candidate.library.name == "torch" else "float({}[{}])"
-    if beside is None:
-        found += [*call, "", _right(case, means, name)]
-        right_entry = f"float(right[{mine}])"
-    else:
-        found += [*_call(beside, case, means, layout, "float64"), f"right = {RETURNED_AS[name]}", "", *call]
-        right_entry = form.format("right", theirs)
+    right_entry = f"float(right[{mine}])" if beside is None else form.format("right", theirs)
+    found += [*call, "", _right(case, means, name)] if beside is None else [
+        *_call(beside, case, means, layout, "float64"), f"right = {RETURNED_AS[name]}", "", *call]
     entry = form.format(RETURNED_AS[name], theirs)
     found.append(f'print("{name}[{mine}] is", {entry}, "and should be", {right_entry})')
     got, right = getattr(outcome.answer, name)[at], getattr(want, name)[at]
@@ -55,8 +52,8 @@ def lines_of_case(
 def fails_when_run(text: str, candidate: Candidate) -> bool:
     """Whether the lines, pasted, print what their last one says: an entry, and another that is right."""
     said: list[str] = []
-    own = {_called(f, x): f for f, x in _functions(candidate)}
-    names = {k: f for k, f in own.items() if f"# {k} is your own function" in text}
+    own = ((_called(f, x), f) for f, x in _functions(candidate))
+    names = {k: f for k, f in own if f"# {k} is your own function" in text}
     names |= {"print": lambda *x: said.append(" ".join(map(str, x)))}
     try:
         candidate.in_time(lambda: ask(exec, text, names))
@@ -106,8 +103,7 @@ def _import_lines(inputs: Sequence[str], candidate: Candidate, dtype: str) -> li
 
 def _functions(candidate: Candidate) -> list[tuple[Callable, Candidate]]:
     """The candidate's functions, and those of its reference."""
-    both = (candidate, candidate.reference) if candidate.reference else (candidate,)
-    return [(fn, x) for x in both for fn in (x.fn, x.backward) if fn is not None]
+    return [(fn, x) for x in (candidate, candidate.reference) if x for fn in (x.fn, x.backward) if fn is not None]
 
 
 def _own_functions(candidate: Candidate) -> list[str]:
