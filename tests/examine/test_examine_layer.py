@@ -113,7 +113,7 @@ def names(report, *kinds):
 
 
 formats_judged = pytest.mark.parametrize("dtype", ["float64", "float32"])
-PLANTED = [(name, name, False, False) for name in planted.CROSS]
+PLANTED = [(name, name, False, False) for name in planted.CROSS if name != "f_noscale"]  # that is a convention
 PLANTED += [(name, want, False, False) for name, want in planted.CROSS_PATHS.items()]
 PLANTED += [(name, want, True, False) for name, want in planted.ALONE.items()]
 PLANTED += [(name, name, True, True) for name in planted.ROPE]
@@ -125,9 +125,10 @@ def test_a_planted_mistake_is_named(name, want, alone, rope, dtype):
     found = report(Student(name, rope=rope), dtype, alone)
     assert found.wrong
     assert names(found) == [want]
-    # What cannot be done where there are more keys than queries is a broken contract there.
-    assert set(names(found, "contract")) == ({"shape"} if want == "dX_dZ_exchanged" else
-                                             {"raises"} if want in planted.SAME_LENGTH else set())
+    # What cannot be done where there are more keys than queries is not taken there; a wrong shape breaks the contract.
+    assert names(found, "contract") == (["shape"] if want == "dX_dZ_exchanged" else [])
+    refused = want in planted.SAME_LENGTH and want != "dX_dZ_exchanged"
+    assert ("refuses" in names(found, "convention")) == refused
 
 
 @formats_judged
@@ -160,6 +161,14 @@ def test_a_right_layer_is_right(alone, rope, causal, dtype):
     assert found.right, str(found)
     assert max(r for p in found.problems for r in p.ratios.values()) < 0.5
     assert ("causal" in names(found, "convention")) == causal
+
+
+@formats_judged
+def test_a_scale_of_one_is_said_and_fails_where_another_is_stated(dtype):
+    found = report(Student("f_noscale"), dtype)
+    assert found.right and "for the scale 1" in found.sentence
+    assert [h.name for h in found.hazards] == ["unusual_scale"]
+    assert report(Student("f_noscale"), dtype, conventions={"scale": "1/sqrt(d_k)"}).wrong
 
 
 def test_in_short_formats_nothing_is_named_wrongly():
@@ -338,7 +347,7 @@ def writes(X, W):
 
 @pytest.mark.parametrize(("changes", "name", "line"), [
     (dict(fn=lambda X, W: 1 / 0), "raises", "raises ZeroDivisionError"),
-    (dict(fn=lambda X, W: (X, X)), "type", "tuple of 2"),
+    (dict(fn=lambda X, W: ()), "type", "tuple of 0"),
     (dict(fn=lambda X, W: X.tolist()), "type", "returns a list"),
     (dict(fn=lambda X, W: X[..., :1]), "shape", "the output has shape"),
     (dict(fn=lambda X, W: X.astype(np.float64)), "dtype", "float64"),

@@ -25,6 +25,9 @@ def diagnose_layer(problems: Sequence[Tried]) -> list[Finding]:
     if not wrong:
         return []
     sharp = [t for t in wrong if is_sharp(t)]
+    if sharp and all(t.gives(()) for t in sharp):
+        return [without_name(wrong, (), ": it is off by little more than rounding")]
+    sharp = [t for t in sharp if not t.gives(())]
     if not sharp:
         return [without_name(wrong, (), ": rounding is too coarse to tell mistakes apart; try float32")]
     right = [t for t in problems if not t.wrong and is_sharp(t)]

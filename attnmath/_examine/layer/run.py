@@ -122,9 +122,7 @@ def masked_cases(draw: Draw, wide: bool) -> Iterator[LayerCase]:
 
 def run(layer: Layer, case: LayerCase, dtype: str) -> LayerAnswer:
     """What the layer returns for the case; raises Broken."""
-    runner = {"torch": by_torch, "jax": by_jax}.get(layer.framework, by_numpy)
-    with _at_fault("it raises"):
-        Y, back = runner(layer, case, dtype)
+    Y, back = returned(layer, case, dtype)
     _check_shape("the output", Y, case.dY.shape)
     want = {"X": case.X.shape, **layer.shapes, **({} if case.Z is None else {"Z": case.Z.shape})}
     for name, shape in want.items():
@@ -135,8 +133,15 @@ def run(layer: Layer, case: LayerCase, dtype: str) -> LayerAnswer:
     return LayerAnswer(Y, back["X"], None if case.Z is None else back["Z"], *dW)
 
 
-def output_alone(layer: Layer, case: LayerCase, dtype: str) -> np.ndarray:
-    """The output alone, without a way back, as a layer is used for inference."""
+def returned(layer: Layer, case: LayerCase, dtype: str) -> Returned:
+    """The output, and the gradients by name; raises Broken."""
+    runner = {"torch": by_torch, "jax": by_jax}.get(layer.framework, by_numpy)
+    with _at_fault("it raises"):
+        return runner(layer, case, dtype)
+
+
+def forward(layer: Layer, case: LayerCase, dtype: str) -> np.ndarray:
+    """The output alone, without a way back, as a layer is used for inference; raises Broken."""
     if layer.framework != "torch":
         return run(layer, case, dtype).Y
     import torch
@@ -215,7 +220,11 @@ def lent(layer: Layer, numbers: ByName, dtype: str, train: bool = False, needed:
 
     before = [(p, p.data, p.requires_grad) for p in layer.parameters.values()]
     modes = [(m, m.training) for m in layer.module.modules()] if layer.module is not None else []
+    fixed = [x for m, _ in modes for x in m._buffers.values() if x is not None and x.is_floating_point()]
+    buffers = [(x, x.data) for x in fixed if all(x is not p for p in layer.parameters.values())]
     try:
+        for x, data in buffers:
+            x.data = data.to(getattr(torch, dtype))
         for name, p in layer.parameters.items():
             p.data = torch.tensor(numbers[name], dtype=getattr(torch, dtype), device=p.device)
             if p.is_leaf:
@@ -228,6 +237,8 @@ def lent(layer: Layer, numbers: ByName, dtype: str, train: bool = False, needed:
             p.data = data
             if p.is_leaf:
                 p.requires_grad_(grad)
+        for x, data in buffers:
+            x.data = data
         for m, mode in modes:
             m.training = mode
 
@@ -251,7 +262,9 @@ def by_torch(layer: Layer, case: LayerCase, dtype: str) -> Returned:
         _check_output(Y, X)
         dY = tensor(case.dY, dtype).reshape(Y.shape)
         asked = {**tokens, **layer.parameters}
-        found = torch.autograd.grad(Y, list(asked.values()), dY, allow_unused=True)
+        found: Any = [None] * len(asked)
+        if Y.requires_grad:
+            found = torch.autograd.grad(Y, list(asked.values()), dY, allow_unused=True)
         if any(not torch.equal(x, y) for x, y in zip(tokens.values(), before)):
             raise Broken(Fault("inputs_modified", "it writes into its inputs"))
     back = {name: np.zeros(x.shape) if g is None else g for (name, x), g in zip(asked.items(), found)}

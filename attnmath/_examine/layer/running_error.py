@@ -20,6 +20,7 @@ from attnmath.rounding.bounds import grown
 from attnmath.rounding.formats import Model, model, ratio
 
 MANY = 16  # numbers of an array whose errors are judged together
+FEW_ROUNDINGS = 2.0**-5  # of an array's size in bfloat16: a bound that is reached
 
 
 class Formats(NamedTuple):
@@ -77,6 +78,10 @@ class Bounded:
         return Bounded(x, off, self.f)
 
     __radd__ = __add__
+
+    def begun_with(self, b: Bounded, terms: int) -> Bounded:
+        """A product of so many terms whose sums begin with b, and are rounded at its size."""
+        return Bounded(self.x, self.off + terms * self.f.sums * abs(b.x), self.f) + b
 
     def __neg__(self) -> Bounded:
         return Bounded(-self.x, self.off, self.f)
@@ -231,7 +236,8 @@ class Tried:
     def whole(self, name: str) -> float:
         """The root of the sum of the squared errors, in units of what it may be in a short format."""
         error, off = getattr(self.got, name) - getattr(self.want, name), getattr(self.off, name)
-        few = error.size < MANY or name == "db_O"  # one sum alone, whose bound is reached
+        few = error.size < MANY or name == "db_O" or (  # one sum alone, whose bound is reached
+            np.linalg.norm(off) < FEW_ROUNDINGS * np.linalg.norm(getattr(self.want, name)))
         if not self.short or few or not np.isfinite(error).all() or not off.any():
             return 0.0
         return float(np.linalg.norm(error) / np.linalg.norm(off) / SHARE)
