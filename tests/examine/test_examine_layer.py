@@ -412,3 +412,63 @@ def test_what_is_demanded_and_is_otherwise_is_a_mistake():
     assert found.wrong and names(found) == ["empty_row_nan"]
     found = examine_layer(module, conventions={"scale": "1"}, seed=1, smallest=False)
     assert found.wrong
+
+
+# ---- another function, a reference, weights without gradients
+
+
+class Normed(Own):
+    """Queries and keys are normalized: another function."""
+
+    def forward(self, x):
+        q, k, v = (f(x).unflatten(-1, (3, 4)).transpose(1, 2) for f in (self.q_proj, self.k_proj, self.v_proj))
+        q, k = F.normalize(q, dim=-1), F.normalize(k.detach() if self.fault == "detached" else k, dim=-1)
+        return self.out_proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(-2)), None
+
+
+def test_another_function_is_judged_by_its_own_derivatives():
+    found = examine_layer(Normed(), seed=1)
+    assert found.unlisted and any(f.name == "own gradients" for f in found.findings), str(found)
+    found = examine_layer(Normed(fault="detached"), seed=1)
+    assert found.wrong and names(found) == ["own_gradients"] and "dk_proj.weight is zero" in found.findings[0].title
+
+
+def test_a_layer_beside_a_reference():
+    found = examine_layer(Normed(), reference=Normed(), seed=1)
+    assert found.right and "as the reference" in found.sentence, str(found)
+    assert names(examine_layer(Normed(fault="detached"), reference=Normed(), seed=1)) == ["unlike_reference"]
+    assert examine_layer(Own(), reference=Normed(), seed=1).wrong
+
+
+def test_a_module_alone_is_enough_and_a_frozen_weight_has_to_be_meant():
+    module = Own()
+    assert examine_layer(module, seed=1).right
+    module.q_proj.weight.requires_grad_(False)
+    found = examine_layer(module, seed=1)
+    assert found.wrong and names(found, "contract") == ["no_gradient"]
+    assert examine_layer(module, seed=1, frozen=("q_proj.weight",)).right
+
+
+class Enlarged(torch.autograd.Function):
+    """x + 0 p, with a gradient of p that is far too large."""
+
+    @staticmethod
+    def forward(ctx, x, p):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, dx):
+        return dx, dx.new_full((3,), 1e6)
+
+
+def test_a_further_weight_is_judged():
+    class Further(Own):
+        def __init__(self):
+            super().__init__()
+            self.gain = torch.nn.Parameter(torch.zeros(3))
+
+        def forward(self, x):
+            return super().forward(Enlarged.apply(x, self.gain))
+
+    found = examine_layer(Further(), seed=1)
+    assert found.wrong and names(found) == ["further_weight"], str(found)

@@ -7,9 +7,11 @@ import numpy as np
 
 from attnmath._examine.contract.functions import Broken
 from attnmath._examine.layer.conventions import KnownLayer
+from attnmath._examine.layer.draw import hiding
 from attnmath._examine.layer.layer import LayerAnswer, LayerCase
-from attnmath._examine.layer.run import hiding, forward, returned
-from attnmath._examine.layer.running_error import Tried, right_output
+from attnmath._examine.layer.run import forward, returned
+from attnmath._examine.layer.running_error import right_output
+from attnmath._examine.layer.tried import Tried
 from attnmath._examine.problems.case import Conventions
 from attnmath._examine.problems.steps import changes_of_empty_rows
 from attnmath._examine.report.report import Finding
@@ -82,7 +84,7 @@ def further_weights(known: KnownLayer, case: LayerCase) -> list[Finding]:
         back = returned(known.layer, case, known.dtype)[1] if names else {}
     except Broken:
         return []
-    return [Finding("unnamed", "further_weight", f"the gradient of {name} is not zero, and no output depends on it",
+    return [Finding("unnamed", "further_weight", f"the gradient of {name} is not zero; no output depends on it",
                     f"d{name}") for name in names if name in back and back[name].any()]
 
 
@@ -99,4 +101,5 @@ class Recorded(dict[str, np.ndarray]):
 
     def get(self, name: str, default: Any = None) -> Any:
         """The same, where it is there."""
-        return self[name] if name in self else default
+        self.seen.add(name)
+        return super().get(name, default)

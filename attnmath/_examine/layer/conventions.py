@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnmath._examine.contract.functions import Broken
+from attnmath._examine.layer.draw import Draw, hiding
 from attnmath._examine.layer.layer import ByName, Layer, LayerAnswer, LayerCase, LayerSteps
 from attnmath._examine.layer.mistakes import DICTIONARY, LAYER_MISTAKES
 from attnmath._examine.layer.own_layer import MASK_FORMS, TOKEN_LAYOUTS, MaskForm, OwnLayer, Way
-from attnmath._examine.layer.run import Draw, hiding, run
-from attnmath._examine.layer.running_error import BoundedSteps, Tried, formats, right_output
+from attnmath._examine.layer.run import run
+from attnmath._examine.layer.running_error import BoundedSteps, formats, right_output
+from attnmath._examine.layer.tried import Tried
 from attnmath._examine.layer.weight_layouts import WeightLayout, readings
 from attnmath._examine.problems.case import Conventions
 from attnmath._formulas.heads import Weights

@@ -9,7 +9,8 @@ import numpy as np
 from attnmath._examine.diagnosis.diagnosis import MistakeForm
 from attnmath._examine.layer.layer import LayerAnswer, LayerSteps
 from attnmath._examine.layer.mistakes import DICTIONARY
-from attnmath._examine.layer.running_error import Bounded, Tried, formats
+from attnmath._examine.layer.running_error import Bounded, formats
+from attnmath._examine.layer.tried import Tried
 from attnmath._examine.problems.steps import Mistake
 from attnmath._examine.report.report import Finding
 from attnmath._words.arrays import T

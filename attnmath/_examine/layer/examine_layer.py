@@ -12,13 +12,13 @@ from attnmath._examine.diagnosis.extent import unusual
 from attnmath._examine.layer.beside import further_weights, inference, padding_alone
 from attnmath._examine.layer.conventions import KnownLayer, possible_layers, understood, with_mask
 from attnmath._examine.layer.diagnosis import diagnose_layer
+from attnmath._examine.layer.draw import layer_cases
 from attnmath._examine.layer.layer import Layer, LayerCase
 from attnmath._examine.layer.own_function import as_own_function, untried
 from attnmath._examine.layer.own_layer import OwnLayer, aliased, found_weights, unlearned
 from attnmath._examine.layer.ready_layers import adapted
-from attnmath._examine.layer.run import layer_cases
-from attnmath._examine.layer.running_error import Tried
 from attnmath._examine.layer.smallest import smallest_case
+from attnmath._examine.layer.tried import Tried
 from attnmath._examine.problems.case import Conventions
 from attnmath._examine.report.report import Finding, Report, TriedProblem
 from attnmath._words.tolerance import CONSTANT
@@ -173,7 +173,7 @@ def another_function(done: Sequence[Tried], named: Sequence[Finding]) -> bool:
     """Whether its output is that of attention in no problem that says something, or in short ones alone."""
     if named and all(x.kind == "mistake" and x.name != "residual_inside" for x in named):
         return False
-    plain = [t for t in done if t.case.keep is None and "uniform" not in t.case.traits]
+    plain = [t for t in done if t.case.keep is None and not t.case.traits & {"uniform", "tiny"}]
     telling = [t for t in plain if min(t.case.lengths[1:]) > 1]
     right, off = ([max(t.case.lengths[1:]) for t in telling if ("Y" in t.wrong) == x] for x in (False, True))
     return not right or bool(off) and max(right) < min(off)

@@ -132,8 +132,8 @@ def own_findings(f: OwnFunction) -> tuple[list[Finding], list[TriedProblem]]:
         bad = any(beyond for _, beyond in each.values())
         ratios = {f"d{name}": x for name, (x, _) in each.items()}
         problems.append(TriedProblem(case.name, frozenset({"gaussian"}), ratios, not bad))
-    evidence = (f"in {len(problems)} problems, differences of its output in {f.wide} are off from its gradients by,"
-                " of their size: " + ", ".join(f"d{name} {x:.1g}" for name, x in off.items()))
+    evidence = (f"in {len(problems)} problems, differences of its output in {f.wide} are off from its gradients,"
+                " of their size, by: " + ", ".join(f"d{name} {x:.1g}" for name, x in off.items()))
     where = "its output is not that of attention in the form of the list"
     if not wrong:
         title = "its gradients are those of its own output"
@@ -169,7 +169,7 @@ def _unlike_itself(layer: Layer, case: LayerCase, dtype: str) -> Finding | None:
 
 
 def _errors(f: OwnFunction, layer: Layer, case: LayerCase) -> Iterator[tuple[str, tuple[float, bool]]]:
-    """For each argument, how far its gradient is from the derivative of the output, and whether that is too far."""
+    """For each argument, how far its gradient is from the derivative, and whether that is too far."""
     Y, wide = returned(layer, case, f.wide)
     _, own = returned(layer, case, f.dtype)
     most = min(MOST_ROUNDINGS * unit_roundoff(f.dtype), 1 / 8)
@@ -189,7 +189,9 @@ def _errors(f: OwnFunction, layer: Layer, case: LayerCase) -> Iterator[tuple[str
         yield name, (size, beyond)
 
 
-def _change(layer: Layer, case: LayerCase, name: str, direction: np.ndarray, dtype: str) -> Callable[[float], float]:
+def _change(
+    layer: Layer, case: LayerCase, name: str, direction: np.ndarray, dtype: str
+) -> Callable[[float], float]:
     """h -> the change of <dY, Y> between -h and h in a direction of one argument."""
     def change(h: float) -> float:
         up, down = (forward(layer, _moved(case, name, t * direction), dtype) for t in (h, -h))

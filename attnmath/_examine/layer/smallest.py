@@ -6,9 +6,9 @@ from itertools import product
 import numpy as np
 
 from attnmath._examine.layer.conventions import KnownLayer
+from attnmath._examine.layer.draw import hiding
 from attnmath._examine.layer.layer import Layer, LayerCase
-from attnmath._examine.layer.run import hiding
-from attnmath._examine.layer.running_error import Tried
+from attnmath._examine.layer.tried import Tried
 
 SEED = 0
 
