@@ -113,7 +113,7 @@ def names(report, *kinds):
 
 
 formats_judged = pytest.mark.parametrize("dtype", ["float64", "float32"])
-PLANTED = [(name, name, False, False) for name in planted.CROSS]
+PLANTED = [(name, name, False, False) for name in planted.CROSS if name != "f_noscale"]  # that is a convention
 PLANTED += [(name, want, False, False) for name, want in planted.CROSS_PATHS.items()]
 PLANTED += [(name, want, True, False) for name, want in planted.ALONE.items()]
 PLANTED += [(name, name, True, True) for name in planted.ROPE]
@@ -125,9 +125,10 @@ def test_a_planted_mistake_is_named(name, want, alone, rope, dtype):
     found = report(Student(name, rope=rope), dtype, alone)
     assert found.wrong
     assert names(found) == [want]
-    # What cannot be done where there are more keys than queries is a broken contract there.
-    assert set(names(found, "contract")) == ({"shape"} if want == "dX_dZ_exchanged" else
-                                             {"raises"} if want in planted.SAME_LENGTH else set())
+    # What cannot be done where there are more keys than queries is not taken there; a wrong shape breaks the contract.
+    assert names(found, "contract") == (["shape"] if want == "dX_dZ_exchanged" else [])
+    refused = want in planted.SAME_LENGTH and want != "dX_dZ_exchanged"
+    assert ("refuses" in names(found, "convention")) == refused
 
 
 @formats_judged
@@ -160,6 +161,14 @@ def test_a_right_layer_is_right(alone, rope, causal, dtype):
     assert found.right, str(found)
     assert max(r for p in found.problems for r in p.ratios.values()) < 0.5
     assert ("causal" in names(found, "convention")) == causal
+
+
+@formats_judged
+def test_a_scale_of_one_is_said_and_fails_where_another_is_stated(dtype):
+    found = report(Student("f_noscale"), dtype)
+    assert found.right and "for the scale 1" in found.sentence
+    assert [h.name for h in found.hazards] == ["unusual_scale"]
+    assert report(Student("f_noscale"), dtype, conventions={"scale": "1/sqrt(d_k)"}).wrong
 
 
 def test_in_short_formats_nothing_is_named_wrongly():
@@ -338,7 +347,7 @@ def writes(X, W):
 
 @pytest.mark.parametrize(("changes", "name", "line"), [
     (dict(fn=lambda X, W: 1 / 0), "raises", "raises ZeroDivisionError"),
-    (dict(fn=lambda X, W: (X, X)), "type", "tuple of 2"),
+    (dict(fn=lambda X, W: ()), "type", "tuple of 0"),
     (dict(fn=lambda X, W: X.tolist()), "type", "returns a list"),
     (dict(fn=lambda X, W: X[..., :1]), "shape", "the output has shape"),
     (dict(fn=lambda X, W: X.astype(np.float64)), "dtype", "float64"),
@@ -403,3 +412,63 @@ def test_what_is_demanded_and_is_otherwise_is_a_mistake():
     assert found.wrong and names(found) == ["empty_row_nan"]
     found = examine_layer(module, conventions={"scale": "1"}, seed=1, smallest=False)
     assert found.wrong
+
+
+# ---- another function, a reference, weights without gradients
+
+
+class Normed(Own):
+    """Queries and keys are normalized: another function."""
+
+    def forward(self, x):
+        q, k, v = (f(x).unflatten(-1, (3, 4)).transpose(1, 2) for f in (self.q_proj, self.k_proj, self.v_proj))
+        q, k = F.normalize(q, dim=-1), F.normalize(k.detach() if self.fault == "detached" else k, dim=-1)
+        return self.out_proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(-2)), None
+
+
+def test_another_function_is_judged_by_its_own_derivatives():
+    found = examine_layer(Normed(), seed=1)
+    assert found.unlisted and any(f.name == "own gradients" for f in found.findings), str(found)
+    found = examine_layer(Normed(fault="detached"), seed=1)
+    assert found.wrong and names(found) == ["own_gradients"] and "dk_proj.weight is zero" in found.findings[0].title
+
+
+def test_a_layer_beside_a_reference():
+    found = examine_layer(Normed(), reference=Normed(), seed=1)
+    assert found.right and "as the reference" in found.sentence, str(found)
+    assert names(examine_layer(Normed(fault="detached"), reference=Normed(), seed=1)) == ["unlike_reference"]
+    assert examine_layer(Own(), reference=Normed(), seed=1).wrong
+
+
+def test_a_module_alone_is_enough_and_a_frozen_weight_has_to_be_meant():
+    module = Own()
+    assert examine_layer(module, seed=1).right
+    module.q_proj.weight.requires_grad_(False)
+    found = examine_layer(module, seed=1)
+    assert found.wrong and names(found, "contract") == ["no_gradient"]
+    assert examine_layer(module, seed=1, frozen=("q_proj.weight",)).right
+
+
+class Enlarged(torch.autograd.Function):
+    """x + 0 p, with a gradient of p that is far too large."""
+
+    @staticmethod
+    def forward(ctx, x, p):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, dx):
+        return dx, dx.new_full((3,), 1e6)
+
+
+def test_a_further_weight_is_judged():
+    class Further(Own):
+        def __init__(self):
+            super().__init__()
+            self.gain = torch.nn.Parameter(torch.zeros(3))
+
+        def forward(self, x):
+            return super().forward(Enlarged.apply(x, self.gain))
+
+    found = examine_layer(Further(), seed=1)
+    assert found.wrong and names(found) == ["further_weight"], str(found)

@@ -9,7 +9,8 @@ import numpy as np
 from attnmath._examine.diagnosis.diagnosis import MistakeForm
 from attnmath._examine.layer.layer import LayerAnswer, LayerSteps
 from attnmath._examine.layer.mistakes import DICTIONARY
-from attnmath._examine.layer.running_error import Bounded, Tried, formats
+from attnmath._examine.layer.running_error import Bounded, formats
+from attnmath._examine.layer.tried import Tried
 from attnmath._examine.problems.steps import Mistake
 from attnmath._examine.report.report import Finding
 from attnmath._words.arrays import T
@@ -25,6 +26,9 @@ def diagnose_layer(problems: Sequence[Tried]) -> list[Finding]:
     if not wrong:
         return []
     sharp = [t for t in wrong if is_sharp(t)]
+    if sharp and all(t.gives(()) for t in sharp):
+        return [without_name(wrong, (), ": it is off by little more than rounding")]
+    sharp = [t for t in sharp if not t.gives(())]
     if not sharp:
         return [without_name(wrong, (), ": rounding is too coarse to tell mistakes apart; try float32")]
     right = [t for t in problems if not t.wrong and is_sharp(t)]

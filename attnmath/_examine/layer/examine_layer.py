@@ -6,25 +6,24 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from typing import Any
-
-import numpy as np
 
 from attnmath._examine.contract.functions import Broken, failure_of, name_of
 from attnmath._examine.contract.process import judged_apart
-from attnmath._examine.layer.conventions import KnownLayer, OwnLayer, possible_layers, understood, with_mask
+from attnmath._examine.diagnosis.extent import unusual
+from attnmath._examine.layer.beside import further_weights, inference, padding_alone
+from attnmath._examine.layer.conventions import KnownLayer, possible_layers, understood, with_mask
 from attnmath._examine.layer.diagnosis import diagnose_layer
-from attnmath._examine.layer.layer import Layer, LayerAnswer, LayerCase
+from attnmath._examine.layer.draw import layer_cases
+from attnmath._examine.layer.layer import Layer, LayerCase
+from attnmath._examine.layer.own_function import as_own_function, untried
+from attnmath._examine.layer.own_layer import OwnLayer, aliased, found_weights, unlearned
 from attnmath._examine.layer.ready_layers import adapted
-from attnmath._examine.layer.run import hiding, layer_cases, output_alone
-from attnmath._examine.layer.running_error import Tried, right_output
+from attnmath._examine.layer.smallest import smallest_case
+from attnmath._examine.layer.tried import Tried
 from attnmath._examine.problems.case import Conventions
-from attnmath._examine.problems.steps import changes_of_empty_rows
 from attnmath._examine.report.report import Finding, Report, TriedProblem
 from attnmath._words.tolerance import CONSTANT
-
-SEED = 0  # of the smallest case
 
 
 def examine_layer(
@@ -32,18 +31,18 @@ def examine_layer(
     heads: int | None = None, mask: str | None = None, causal: bool | None = None,
     rotary: Callable | None = None, pairing: str | None = None, layout: str | None = None,
     reading: tuple[str, str] | None = None, conventions: Mapping[str, str] | None = None,
-    dtype: str | None = None, seed: int | None = None, smallest: bool = True, isolate: bool = False,
-    time_limit: float = 30.0,
+    dtype: str | None = None, seed: int | None = None, smallest: bool = True,
+    reference: Any = None, frozen: tuple[str, ...] = (), isolate: bool = False, time_limit: float = 30.0,
 ) -> Report:
     """Whether a layer and its gradients are right; if not, which term is wrong.
 
     layer(X (b, n, d)) or layer(X, Z (b, m, d_z)) -> Y (b, n, d), weights by name -> report
 
-    layer is what an adapter of attnmath.adapters returns, a module that has an adapter, or a
-    function with its weights by name:
+    layer is what an adapter of attnmath.adapters returns, a module of PyTorch, whose weights are
+    found, or a function with its weights by name:
 
         examine_layer(adapters.multihead_attention(torch.nn.MultiheadAttention(12, 3)))
-        examine_layer(my_module, weights=dict(my_module.named_parameters()), heads=3)
+        examine_layer(my_module)
         examine_layer(f, weights={"W_Q": ..., "W_K": ..., "W_V": ..., "W_O": ..., "b_Q": ...})
 
     PyTorch's weights are parameters in which other numbers stand while the layer is examined;
@@ -52,9 +51,12 @@ def examine_layer(
     layout and mask; reading and conventions demand. A layer of NumPy, or with a way back of
     its own, gives backward(dY, X, Z, weights) -> {"X": dX, "Z": dZ, "W_Q": dW_Q, ...}; of
     PyTorch without the weights. mask is the keyword of the layer's mask; rotary(n) gives cos
-    and sin of its rotary embedding, each (n, d_k). With isolate=True all is done in a process
-    of its own, as examine does it, for 40 times time_limit seconds at most. Raises TypeError
-    for what is no layer, and ValueError for weights that fit no form.
+    and sin of its rotary embedding, each (n, d_k). A layer of PyTorch that is none of the list is
+    judged by the derivatives of its own output; or beside reference, a layer of your own with
+    parameters of the same names and shapes. frozen names weights that are meant to get no
+    gradient. With isolate=True all is done in a process of its own, as examine does it, for 40 times
+    time_limit seconds at most. Raises TypeError for what is no layer, and ValueError for weights
+    that fit no form.
 
     >>> import torch
     >>> from attnmath import examine_layer
@@ -70,18 +72,30 @@ def examine_layer(
     start = time.perf_counter()
     told = Conventions(**(conventions or {}))
     seed = secrets.randbits(31) if seed is None else seed
-    if weights is None:
-        own, known = None, as_layer(layer)
-        candidates = [KnownLayer(known, dtype or known.dtype, seed)]
-    else:
-        layout = layout or told.layout
-        own = OwnLayer(layer, weights, backward, heads, mask, rotary, pairing, causal, layout, reading)
-        candidates = list(possible_layers(own, dtype, seed))
+    known = weights is None and reference is None and as_layer(layer)
+    own, candidates = None, [KnownLayer(known, dtype or known.dtype, seed)] if known else []
+    if not known:
+        own = own_layer(layer, weights)
+        own.backward, own.heads, own.mask, own.rotary, own.pairing = backward, heads, mask, rotary, pairing
+        own.causal, own.layout, own.reading = causal, layout or told.layout, reading
+        try:
+            candidates = [] if reference is not None else list(possible_layers(own, dtype, seed))
+        except ValueError:
+            if not own.is_torch or heads is not None:
+                raise
     try:
-        report = _examined(own, candidates, told, smallest)
+        beside = own_layer(reference, None) if reference is not None else None
+        findings = [Finding("contract", "no_gradient", x) for x in unlearned(own, frozen)] if own else []
+        report = None
+        if candidates:
+            report = _examined(own, candidates, told, smallest, findings)
+        if report is None:
+            assert own is not None
+            report = as_own_function(own, beside, dtype, told, seed, findings)
     except (Exception, SystemExit, GeneratorExit) as error:  # of ours: it says nothing about the layer
         said = Finding("unnamed", "examination", failure_of(error))
-        report = reported(candidates[0], "not judged", told, told, (said,))
+        name, kind = (own.name, None) if own else (candidates[0].layer.name, candidates[0].dtype)
+        report = Report("not judged", name, None, kind, told, (said,), told=told, seed=seed)
     return replace(report, seconds=time.perf_counter() - start)
 
 
@@ -89,44 +103,91 @@ def _here(layer: Any, given: Mapping[str, Any], say: Callable[[str], None]) -> R
     return examine_layer(layer, **given)
 
 
-def as_layer(layer: Any) -> Layer:
-    """What an adapter returned, or what the module's own adapter returns; raises TypeError for another."""
-    found = layer if isinstance(layer, Layer) else adapted(layer)
-    if found is None:
+def own_layer(layer: Any, weights: Mapping[str, Any] | None) -> OwnLayer:
+    """A layer with its weights, found where they are not given; raises TypeError where there are none."""
+    weights = found_weights(layer) if weights is None else aliased(layer, weights)
+    if not weights or not callable(layer):
         raise TypeError(
             f"examine_layer: layer is a {type(layer).__name__}; it needs weights= beside it, its weights"
-            " by name, or to be what an adapter of attnmath.adapters returns"
+            " by name, or to be a module that has some"
         )
-    return found
+    return OwnLayer(layer, weights)
 
 
-def _examined(own: OwnLayer | None, candidates: Sequence[KnownLayer], told: Conventions, smallest: bool) -> Report:
-    """The report on a layer that may be read in these ways."""
-    findings: list[Finding] = []
+def as_layer(layer: Any) -> Layer | None:
+    """What an adapter returned, or what the module's own adapter returns, if it has one that takes it."""
+    try:
+        return layer if isinstance(layer, Layer) else adapted(layer)
+    except (TypeError, ValueError):  # of its class, but in a form that the adapter does not know
+        return None
+
+
+def _examined(
+    own: OwnLayer | None, candidates: Sequence[KnownLayer], told: Conventions, smallest: bool,
+    findings: Sequence[Finding],
+) -> Report | None:
+    """The report on a layer that may be read in these ways; None where it is another function."""
     known, agreed = understood(candidates, told)
-    if own is not None and own.mask is not None:
-        known, why = with_mask(known, own, told)
-        if why is not None:
-            findings.append(Finding("contract", "mask", f"it takes no mask by the name {own.mask!r}: {why}"))
+    known, more = masked(known, own, told, agreed)
+    findings = [*findings, *more]
     results = [(case, known.trial(case)) for case in layer_cases(known.draw)]
     done = [x for _, x in results if isinstance(x, Tried)]
-    findings += [*broken_contract(results), *diagnose_layer(done)]
+    named = diagnose_layer(done)
+    if own is not None and own.is_torch and not agreed and another_function(done, named):
+        return None
+    refused = broken_contract(results)
+    few = 2 * len(done) < len(results)
+    findings += [x for x in refused if few or x.kind == "contract"] + named + further_weights(known, results[0][0])
     hazards: list[Finding] = []
     means = known.means
     if done and not findings:
         findings += inference(known, results[0][0])
         hazards, empty = padding_alone(known)
+        hazards += unusual(means, told)
         means = means.told(empty=empty)
         if empty is not None and told.empty not in (None, empty):
             title = f"a row that may attend to nothing gives {empty}, and {told.empty} is demanded"
             findings.append(Finding("mistake", f"empty_row_{empty}", title, formula="chapters/empty_rows.md"))
-    verdict = "not judged" if not done else "wrong" if findings else "right"
+    wrong = named or any(x.kind != "convention" for x in findings)
+    verdict = "not judged" if not done or few and not named else "wrong" if wrong else "right"
+    findings += [x for x in refused if x not in findings]
     findings += found_out(known) if agreed else []
+    if own is not None:
+        findings += untried(own, (own.mask if known.form else None, *(x for x, _ in known.way.more)))
     least = None
     if smallest and any(t.wrong for t in done):
         least = smallest_case(known)
     return reported(known, verdict, means, told, tuple(findings), hazards=tuple(hazards), smallest=least,
                     problems=tuple(tried_problem(*x) for x in results), constant=CONSTANT)
+
+
+def masked(
+    known: KnownLayer, own: OwnLayer | None, told: Conventions, agreed: bool
+) -> tuple[KnownLayer, list[Finding]]:
+    """The layer with its masks, by the keyword that was given, or by one that it has and that is one."""
+    if own is None:
+        return known, []
+    if own.mask is not None:
+        known, why = with_mask(known, own, told)
+        title = f"it takes no mask by the name {own.mask!r}: {why}"
+        return known, [Finding("contract", "mask", title)] if why is not None else []
+    for name in [p.name for p in own.arguments() if "mask" in p.name] if agreed else []:
+        own.mask = name
+        found, _ = with_mask(known, own, told)
+        if found.form is not None:
+            return found, []
+    own.mask = None
+    return known, []
+
+
+def another_function(done: Sequence[Tried], named: Sequence[Finding]) -> bool:
+    """Whether its output is that of attention in no problem that says something, or in short ones alone."""
+    if named and all(x.kind == "mistake" and x.name != "residual_inside" for x in named):
+        return False
+    plain = [t for t in done if t.case.keep is None and not t.case.traits & {"uniform", "tiny"}]
+    telling = [t for t in plain if min(t.case.lengths[1:]) > 1]
+    right, off = ([max(t.case.lengths[1:]) for t in telling if ("Y" in t.wrong) == x] for x in (False, True))
+    return not right or bool(off) and max(right) < min(off)
 
 
 def reported(
@@ -151,7 +212,10 @@ def broken_contract(results: Sequence[tuple[LayerCase, Tried | Broken]]) -> list
         more = f" and {len(cases) - 3} more" if len(cases) > 3 else ""
         common = frozenset.intersection(*(case.traits for case in cases))
         where = f"in {names}{more}" + (f"; all with {', '.join(sorted(common))}" if common else "")
-        out.append(Finding("contract", fault.name, fault.sentence, where))
+        refuses = fault.name == "raises" and len(cases) < len(results)  # which is its right
+        kind, name = ("convention", "refuses") if refuses else ("contract", fault.name)
+        title = f"it does not take {len(cases)} of the problems: {fault.sentence}" if refuses else fault.sentence
+        out.append(Finding(kind, name, title, where))
     return out
 
 
@@ -176,114 +240,3 @@ def tried_problem(case: LayerCase, x: Tried | Broken) -> TriedProblem:
     return TriedProblem(name, case.traits, x.ratios, not x.wrong)
 
 
-# ---- beside the verdict: inference, and rows that may attend to nothing -------------------------
-
-
-def inference(known: KnownLayer, case: LayerCase) -> list[Finding]:
-    """Whether the output in eval() without gradients is right as well: there may be a fast path."""
-    try:
-        Y = output_alone(known.layer, case, known.dtype)
-    except Broken as broken:
-        return [Finding("contract", *broken.fault)]
-    if right_output(Y, case, known.means, known.dtype):
-        return []
-    title = "the output under torch.no_grad() differs from that with gradients"
-    return [Finding("unnamed", "inference", title, "Y", None, "look for a path for inference alone")]
-
-
-def padded(known: KnownLayer, b: int, n: int, m: int) -> tuple[LayerCase, LayerAnswer | Broken]:
-    """A problem in which the last sequence may read nothing, and what came."""
-    case = known.draw.case("nothing to read", b, n, m)
-    b, _, m = case.lengths
-    case = hiding(case, np.broadcast_to((np.arange(b) < b - 1)[:, None, None, None], (b, 1, 1, m)), "empty row")
-    return case, known.answer(case)
-
-
-def padding_alone(known: KnownLayer) -> tuple[list[Finding], str | None]:
-    """The policy for a sequence that is padding alone; a hazard where NaN comes out."""
-    if "b" not in known.layer.masks or not known.layer.batched:
-        return [], None
-    case, got = padded(known, 2, 3, 4)
-    if isinstance(got, Broken):
-        return [Finding("hazard", "empty_row_raises", f"a sequence of padding alone: {got.fault.sentence}")], None
-    bad = [name for name, x in got._asdict().items() if x is not None and not np.isfinite(x).all()]
-    if not bad:
-        return [], policy(known, case, got)
-    _, least = padded(known, 1, 1, 1)
-    same = not isinstance(least, Broken) and any(x is not None and np.isnan(x).any() for x in least)
-    b, n, m = (1, 1, 1) if same else (2, 3, 4)
-    weights = any(name[:2] in ("dW", "db") for name in bad)
-    title = "makes gradients of weights NaN, for the whole batch" if weights else "makes the output NaN"
-    evidence = f"smallest case: {b} x {n} queries, {m} keys, all of them hidden in the last sequence"
-    if known.layer.paste and same:
-        evidence += "\n" + known.layer.paste
-    return [Finding(
-        "hazard", "empty_row_nan", f"a sequence of padding alone {title}", "NaN in " + ", ".join(bad),
-        "chapters/empty_rows.md", "leave such sequences out, or let each query see one key", evidence,
-    )], "nan"
-
-
-def policy(known: KnownLayer, case: LayerCase, got: LayerAnswer) -> str | None:
-    """What a row that may attend to nothing gives: zero, or the mean of the values."""
-    t = Tried.of(case, got, known.means, known.dtype)
-    if not t.wrong:
-        return "zero"
-    fitting = []
-    for word in ("uniform", "uniform with gradient"):
-        s = t.steps(changes_of_empty_rows(Conventions(empty=word)))
-        if all(t.gives_output(name, s) for name in t.names):
-            far = sum(float(abs(getattr(got, name) - getattr(s, name)).sum()) for name in t.names)
-            fitting.append((far, word))
-    return min(fitting)[1] if fitting else None
-
-
-# ---- the smallest problem that it fails --------------------------------------------------------
-
-
-def smallest_case(known: KnownLayer) -> str | None:
-    """The first problem that fails, in the order of its size, as lines to paste; halves and whole numbers."""
-    layer, draw = known.layer, known._replace(seed=SEED).draw
-    sizes = product((1, 2) if layer.batched else (1,), (1, 2, 3), (1, 2, 3) if layer.cross else (0,))
-    for b, n, m in sorted(sizes, key=lambda s: (s[0] * (s[1] + s[2]), s)):
-        for last_hidden in (False, True) if layer.masks and max(n, m) > 1 else (False,):
-            t = known.trial(in_halves(draw.case("", b, n, m), layer, last_hidden))
-            if isinstance(t, Tried) and t.wrong:
-                return pasted_lines(t, last_hidden)
-    return None
-
-
-def in_halves(case: LayerCase, layer: Layer, last_hidden: bool) -> LayerCase:
-    """A problem of the same sizes, drawn as the lines say."""
-    rng = np.random.default_rng(SEED)
-
-    def draw(shape: tuple[int, ...]) -> np.ndarray:
-        return np.divide(rng.integers(-2, 3, shape), 2)
-
-    X, Z, dY = draw(case.X.shape), None if case.Z is None else draw(case.Z.shape), draw(case.dY.shape)
-    numbers = {name: draw(shape) for name, shape in layer.shapes.items()}
-    case = replace(case, X=X, Z=Z, dY=dY, W=layer.ours(numbers), numbers=numbers)
-    if not last_hidden:
-        return case
-    _, n, m = case.lengths
-    return hiding(case, np.broadcast_to(np.arange(m) < max(m - 1, 1), (1, 1, n, m)))
-
-
-def pasted_lines(t: Tried, last_hidden: bool) -> str:
-    """The problem, and what is wrong in it."""
-    def numbers(*x: int) -> str:
-        return ", ".join(map(str, x))
-
-    tokens = {"X": t.case.X, "Z": t.case.Z, "dY": t.case.dY}
-    out = ["import numpy as np", f"rng = np.random.default_rng({SEED})"]
-    out.append("draw = lambda *shape: rng.integers(-2, 3, shape) / 2")
-    out += [f"{name} = draw({numbers(*x.shape)})" for name, x in tokens.items() if x is not None]
-    out.append("weights = {")
-    out += [f'    "{name}": draw({numbers(*x.shape)}),' for name, x in t.case.numbers.items()]
-    out.append("}")
-    if last_hidden:
-        out.append("# and the last key is hidden from every query")
-    for name in t.wrong:
-        got, want = getattr(t.got, name), getattr(t.want, name)
-        at = np.unravel_index(np.argmax(np.nan_to_num(abs(got - want), nan=np.inf)), got.shape)
-        out.append(f"# {name}[{numbers(*map(int, at))}]: {got[at]:.8g}, right: {want[at]:.8g}")
-    return "\n".join(out)

@@ -167,7 +167,7 @@ def one_below_another(W_O: Any) -> Any:
 
 def projected(X: Any, W: Any, b: Any) -> Any:
     """X W + b for all heads side by side: (b, n, d), (H, d, k), (H, k) -> (b, n, H k)."""
-    return _with_bias(X @ side_by_side(W), b)
+    return _affine(X, side_by_side(W), b)
 
 
 def weight_gradient(X: Any, dx: Any, H: int) -> Any:
@@ -188,8 +188,12 @@ def summed_by_owner(x: Any, owner: np.ndarray, G: int) -> Any:
     return (pick @ x.reshape(b, H, m * k)).reshape(b, G, m, k)
 
 
-def _with_bias(Y: Any, b: Any) -> Any:
-    return Y if b is None else Y + b.reshape(-1)
+def _affine(X: Any, W: Any, b: Any) -> Any:
+    """X W + b; where numbers carry a bound, b may be what the sums begin with."""
+    Y = X @ W
+    if b is None:
+        return Y
+    return Y.begun_with(b.reshape(-1), X.shape[-1]) if hasattr(Y, "begun_with") else Y + b.reshape(-1)
 
 
 def rotary_pairs(d_k: int, pairing: str) -> tuple[np.ndarray, np.ndarray]:
@@ -243,7 +247,7 @@ LAYER_STEPS: dict[str, Step] = STEPS | {
     "Q": lambda s: rotated(s.Q_unturned, s),
     "K": lambda s: rotated(s.K_unturned, s),
     "C": lambda s: s.merge(s.O),
-    "Y": lambda s: _with_bias(s.C @ one_below_another(s.W_O), s.b_O),
+    "Y": lambda s: _affine(s.C, one_below_another(s.W_O), s.b_O),
     # the way back
     "W_O_back": lambda s: T(one_below_another(s.W_O)),
     "dO": lambda s: s.merge_back(s.dY @ s.W_O_back, s.H),

@@ -13,14 +13,11 @@ from attnmath._formulas.heads import Weights
 
 # What layers call their matrices; what is not here can be named W_Q, W_K, W_V, W_O, b_Q, ...
 SPELLINGS = {
-    "Q": "q q_proj query query_proj wq to_q q_lin q_linear w_q linear_q",
-    "K": "k k_proj key key_proj wk to_k k_lin k_linear w_k linear_k",
-    "V": "v v_proj value value_proj wv to_v v_lin v_linear w_v linear_v",
-    "O": "o o_proj out out_proj output wo to_out out_lin out_linear w_o linear_o dense c_proj proj linear_out",
-    "QKV": "qkv qkv_proj in_proj c_attn wqkv to_qkv query_key_value w_qkv linear_qkv",
-    "KV": "kv kv_proj wkv to_kv key_value w_kv linear_kv",
+    "Q": "q query queries", "K": "k key keys", "V": "v val value values", "KV": "kv keyvalue",
+    "O": "o out output outs unify unifyheads c proj", "QKV": "qkv querykeyvalue in inproj cattn pack",
 }
 LETTERS_OF = {name: letters for letters, names in SPELLINGS.items() for name in names.split()}
+FILLERS = {*"w b to proj projection lin linear layer fc dense weight bias kernel h mat matrix heads net".split()}
 
 
 class WeightLayout(NamedTuple):
@@ -46,23 +43,50 @@ def our_name(name: str) -> str | None:
     """"W_Q", "b_KV", ... for the name of a parameter; None for one that is none of attention."""
     if name in {f"{kind}_{letters}" for kind in "Wb" for letters in SPELLINGS}:
         return name
-    parts = [p for p in name.lower().replace("in_proj_", "in_proj.").split(".") if not p.isdigit()]
-    kind = "b" if parts[-1] in ("bias", "b") else "W"
-    if parts[-1] in ("bias", "weight", "kernel", "b", "w") and len(parts) > 1:
-        parts = parts[:-1]
-    return f"{kind}_{LETTERS_OF[parts[-1]]}" if parts[-1] in LETTERS_OF else None
+    for part in reversed(name.replace("in_proj_", "in_proj.").split(".")):
+        words = re.findall("[a-z]+", re.sub("(?<=[a-z])(?=[A-Z])", "_", part).lower())
+        telling = [w for w in words if w not in FILLERS]
+        for word in ("".join(telling), "".join(telling).removeprefix("to"), "".join(telling).removeprefix("w")):
+            if word in LETTERS_OF:
+                return f"{_kind(name)}_{LETTERS_OF[word]}"
+        if telling:
+            return None
+        if {"proj", "dense"} & {*words}:  # the projection of nothing else
+            return f"{_kind(name)}_O"
+    return None
 
 
-def by_our_names(names: Mapping[str, Any]) -> dict[str, str]:
-    """The name of each parameter by ours; raises ValueError where one is missing."""
-    found = {ours: name for name in names if (ours := our_name(name)) is not None}
+def _kind(name: str) -> str:
+    return "b" if name.rpartition(".")[2].endswith(("bias", "b")) else "W"
+
+
+ORDERS: dict[int, list[tuple[str, ...]]] = {  # of matrices whose names say nothing, by their number
+    4: list(itertools.permutations("QKVO")), 3: [("Q", "KV", "O")], 2: [("QKV", "O")],
+}
+
+
+def by_our_names(weights: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The name of each parameter by ours: as it says, or in each order; raises ValueError where one is missing."""
+    found: dict[str, str] = {}
+    for name in weights:
+        found.setdefault(our_name(name) or "", name)
+    found.pop("", None)
     missing = [x for x in ("W_Q", "W_K", "W_V", "W_O") if not any(x[2] in r and r[0] == "W" for r in found)]
-    if missing:
+    if not missing:
+        return [found]
+    matrices = [name for name, w in weights.items() if len(w.shape) > 1]
+    if len(found) == len(weights) or len(matrices) not in ORDERS:
         raise ValueError(
-            f"examine_layer: weights has {', '.join(names)}; it needs {', '.join(missing)} as well"
+            f"examine_layer: weights has {', '.join(weights)}; it needs {', '.join(missing)} as well"
             " (or W_QKV, W_KV for those that are packed)"
         )
-    return found
+
+    def owned(letters: str, name: str) -> dict[str, str]:
+        bias = name.removesuffix("weight") + "bias"
+        return {f"W_{letters}": name} | ({f"b_{letters}": bias} if bias != name and bias in weights else {})
+
+    return [{k: x for pair in zip(order, matrices) for k, x in owned(*pair).items()}
+            for order in ORDERS[len(matrices)]]
 
 
 def rearranged(x: np.ndarray, axes: str, sizes: Mapping[str, int], to: str) -> np.ndarray:
@@ -83,22 +107,22 @@ def readings(
     weights: Mapping[str, Any], heads: int | None, alone: bool = False
 ) -> list[tuple[WeightLayout, Callable[[ByName], Weights]]]:
     """All ways to read the parameters that fit their shapes, each with `ours`; alone: tokens are of one width."""
-    named = by_our_names(weights)
-    shapes = {r: tuple(weights[name].shape) for r, name in named.items()}
-    first = next(r for r in ("W_Q", "W_QKV", "W_KV") if r in shapes)
-    into = (INTO if first == "W_Q" else PACKED_INTO).get(len(shapes[first]), [])
     found = []
-    for reading in itertools.starmap(WeightLayout, itertools.product(into, OUT.get(len(shapes["W_O"]), []))):
-        if ("(k h)" in reading.into) != ("(k h)" in reading.out):
-            continue  # heads that are packed in two ways are a mistake
-        ours = reader(named, reading, heads)
-        try:
-            W = ours({name: np.zeros(w.shape) for name, w in weights.items()})
-        except ValueError:
-            continue
-        (H, d, d_k), (G, d_z, k), v, o = W.W_Q.shape, W.W_K.shape, W.W_V.shape, W.W_O.shape
-        if k == d_k and v[:2] == (G, d_z) and (d_z == d or not alone) and o == (H, v[2], d) and H % G == 0:
-            found.append((reading, ours))
+    for named in by_our_names(weights):
+        shapes = {r: tuple(weights[name].shape) for r, name in named.items()}
+        first = next(r for r in ("W_Q", "W_QKV", "W_KV") if r in shapes)
+        into = (INTO if first == "W_Q" else PACKED_INTO).get(len(shapes[first]), [])
+        for reading in itertools.starmap(WeightLayout, itertools.product(into, OUT.get(len(shapes["W_O"]), []))):
+            if ("(k h)" in reading.into) != ("(k h)" in reading.out):
+                continue  # heads that are packed in two ways are a mistake
+            ours = reader(named, reading, heads)
+            try:
+                W = ours({name: np.zeros(w.shape) for name, w in weights.items()})
+            except ValueError:
+                continue
+            (H, d, d_k), (G, d_z, k), v, o = W.W_Q.shape, W.W_K.shape, W.W_V.shape, W.W_O.shape
+            if k == d_k and v[:2] == (G, d_z) and (d_z == d or not alone) and o == (H, v[2], d) and H % G == 0:
+                found.append((reading, ours))
     alike = [x for x in found if x[0].into.startswith("(") != x[0].out.startswith("(")]
     return alike or found  # square matrices turned in two ways are a mistake
 
@@ -107,6 +131,8 @@ def reader(named: Mapping[str, str], reading: WeightLayout, heads: int | None) -
     """`ours` for one way to read."""
     def ours(numbers: ByName) -> Weights:
         x = {r: np.asarray(numbers[name], float) for r, name in named.items()}
+        if heads is None and "(" in reading.out:
+            raise ValueError("heads=H may be missing")
         H = heads if heads is not None else x["W_O"].shape[reading.out.split().index("h")]
         W_O = rearranged(x["W_O"], reading.out, {"h": H}, "h k d")
         inputs = [part for r in x if r[2:] != "O" for part in _inputs(x, r, reading.into, W_O.shape)]
