@@ -32,7 +32,7 @@ def examine_layer(
     rotary: Callable | None = None, pairing: str | None = None, layout: str | None = None,
     reading: tuple[str, str] | None = None, conventions: Mapping[str, str] | None = None,
     dtype: str | None = None, seed: int | None = None, smallest: bool = True,
-    reference: Any = None, frozen: tuple[str, ...] = (), isolate: bool = False, time_limit: float = 30.0,
+    reference: Any = None, without: Sequence[str] = (), isolate: bool = False, time_limit: float = 30.0,
 ) -> Report:
     """Whether a layer and its gradients are right; if not, which term is wrong.
 
@@ -53,7 +53,7 @@ def examine_layer(
     PyTorch without the weights. mask is the keyword of the layer's mask; rotary(n) gives cos
     and sin of its rotary embedding, each (n, d_k). A layer of PyTorch that is none of the list is
     judged by the derivatives of its own output; or beside reference, a layer of your own with
-    parameters of the same names and shapes. frozen names weights that are meant to get no
+    parameters of the same names and shapes. without names weights that are meant to get no
     gradient. With isolate=True all is done in a process of its own, as examine does it, for 40 times
     time_limit seconds at most. Raises TypeError for what is no layer, and ValueError for weights
     that fit no form.
@@ -83,20 +83,27 @@ def examine_layer(
         except ValueError:
             if not own.is_torch or heads is not None:
                 raise
+    report = _judged(own, candidates, reference, told, dtype, seed, smallest, without)
+    return replace(report, seconds=time.perf_counter() - start)
+
+
+def _judged(
+    own: OwnLayer | None, candidates: Sequence[KnownLayer], reference: Any, told: Conventions, dtype: str | None,
+    seed: int, smallest: bool, without: Sequence[str],
+) -> Report:
+    """The report on a layer that is known or may be read in some ways, or on one of its own."""
     try:
         beside = own_layer(reference, None) if reference is not None else None
-        findings = [Finding("contract", "no_gradient", x) for x in unlearned(own, frozen)] if own else []
-        report = None
-        if candidates:
-            report = _examined(own, candidates, told, smallest, findings)
+        findings = [Finding("contract", "no_gradient", x) for x in unlearned(own, without)] if own else []
+        report = _examined(own, candidates, told, smallest, findings) if candidates else None
         if report is None:
             assert own is not None
             report = as_own_function(own, beside, dtype, told, seed, findings)
+        return report
     except (Exception, SystemExit, GeneratorExit) as error:  # of ours: it says nothing about the layer
         said = Finding("unnamed", "examination", failure_of(error))
         name, kind = (own.name, None) if own else (candidates[0].layer.name, candidates[0].dtype)
-        report = Report("not judged", name, None, kind, told, (said,), told=told, seed=seed)
-    return replace(report, seconds=time.perf_counter() - start)
+        return Report("not judged", name, None, kind, told, (said,), told=told, seed=seed)
 
 
 def _here(layer: Any, given: Mapping[str, Any], say: Callable[[str], None]) -> Report:
