@@ -75,14 +75,9 @@ def examine_layer(
     known = weights is None and reference is None and as_layer(layer)
     own, candidates = None, [KnownLayer(known, dtype or known.dtype, seed)] if known else []
     if not known:
-        own = own_layer(layer, weights)
-        own.backward, own.heads, own.mask, own.rotary, own.pairing = backward, heads, mask, rotary, pairing
-        own.causal, own.layout, own.reading = causal, layout or told.layout, reading
-        try:
-            candidates = [] if reference is not None else list(possible_layers(own, dtype, seed))
-        except ValueError:
-            if not own.is_torch or heads is not None:
-                raise
+        layout = layout or told.layout
+        own = own_layer(layer, weights, backward, heads, mask, rotary, pairing, causal, layout, reading)
+        candidates = [] if reference is not None else forms_of(own, dtype, seed)
     report = _judged(own, candidates, reference, told, dtype, seed, smallest, without)
     return replace(report, seconds=time.perf_counter() - start)
 
@@ -102,15 +97,25 @@ def _judged(
         return report
     except (Exception, SystemExit, GeneratorExit) as error:  # of ours: it says nothing about the layer
         said = Finding("unnamed", "examination", failure_of(error))
-        name, kind = (own.name, None) if own else (candidates[0].layer.name, candidates[0].dtype)
-        return Report("not judged", name, None, kind, told, (said,), told=told, seed=seed)
+        name = own.name if own else candidates[0].layer.name
+        return Report("not judged", name, None, dtype, told, (said,), told=told, seed=seed)
 
 
 def _here(layer: Any, given: Mapping[str, Any], say: Callable[[str], None]) -> Report:
     return examine_layer(layer, **given)
 
 
-def own_layer(layer: Any, weights: Mapping[str, Any] | None) -> OwnLayer:
+def forms_of(own: OwnLayer, dtype: str | None, seed: int) -> list[KnownLayer]:
+    """Everything that it may be; nothing for a layer of PyTorch that fits no form."""
+    try:
+        return list(possible_layers(own, dtype, seed))
+    except ValueError:
+        if not own.is_torch or own.heads is not None:
+            raise
+        return []
+
+
+def own_layer(layer: Any, weights: Mapping[str, Any] | None, *more: Any) -> OwnLayer:
     """A layer with its weights, found where they are not given; raises TypeError where there are none."""
     weights = found_weights(layer) if weights is None else aliased(layer, weights)
     if not weights or not callable(layer):
@@ -118,7 +123,7 @@ def own_layer(layer: Any, weights: Mapping[str, Any] | None) -> OwnLayer:
             f"examine_layer: layer is a {type(layer).__name__}; it needs weights= beside it, its weights"
             " by name, or to be a module that has some"
         )
-    return OwnLayer(layer, weights)
+    return OwnLayer(layer, weights, *more)
 
 
 def as_layer(layer: Any) -> Layer | None:
@@ -140,6 +145,11 @@ def _examined(
     results = [(case, known.trial(case)) for case in layer_cases(known.draw)]
     done = [x for _, x in results if isinstance(x, Tried)]
     named = diagnose_layer(done)
+    short = known.dtype in ("bfloat16", "float16") and known.layer.framework == "torch"
+    if named and short:  # in float32, if it is wrong there too
+        wide = known._replace(dtype="float32")
+        tried = [x for x in map(wide.trial, layer_cases(wide.draw)) if isinstance(x, Tried)]
+        named = diagnose_layer(tried) or named
     if own is not None and own.is_torch and not agreed and another_function(done, named):
         return None
     refused = broken_contract(results)
