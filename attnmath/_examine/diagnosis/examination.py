@@ -83,10 +83,11 @@ class Examination:
         self.give(exact_cases(self.takes, self.dtype, self.seed, self.candidate.taken), exact=True)
         self.give(cases(self.takes, self.dtype, self.seed, self.candidate.taken))
         if not any(p.passed or p.ratios for p in self.problems):
-            found = extent.never_taken(self.problems, self.candidate) + self._contract()
+            found = self._contract() or extent.never_taken(self.problems, self.candidate)
             return self._report("not judged", found + extent.refusals(self.problems, self.faults))
         some = sorted(self.failures, key=lambda f: f.size)[:AGAIN]
-        self.faults |= dict.fromkeys(unrepeated(self.candidate, self.means, [(f.case, f.got) for f in some]))
+        if not any(f.name in (*OTHER_NUMBERS, "accumulates_into_grad") for f in self.faults):
+            self.faults |= dict.fromkeys(unrepeated(self.candidate, self.means, [(f.case, f.got) for f in some]))
         found = self._diagnosed() if self.failures else []
         if self.reference:
             self.notes.append(self.reference.finding())
