@@ -11,8 +11,9 @@ from numbers import Integral
 from typing import Any
 
 from attnmath._examine.contract.candidate import BadDevice, Candidate
-from attnmath._examine.contract.contract import AXIS_ORDERS, MASK_FORMS, SCORES_AXES, check_candidate
+from attnmath._examine.contract.contract import MASK_FORMS, SCORES_AXES, check_candidate
 from attnmath._examine.contract.functions import name_of
+from attnmath._examine.contract.layouts import AXIS_ORDERS, MORE_ORDERS
 from attnmath._examine.contract.process import judged_apart
 from attnmath._examine.contract.state import given_back
 from attnmath._examine.diagnosis.examination import Examination
@@ -22,7 +23,7 @@ from attnmath._examine.report.display import Progress
 from attnmath._examine.report.report import Report
 
 DEMANDS = {
-    "layout": AXIS_ORDERS,
+    "layout": AXIS_ORDERS + MORE_ORDERS,
     "mask": tuple(MASK_FORMS),
     "mask_axes": SCORES_AXES[1:],
     "bias_axes": SCORES_AXES[1:],

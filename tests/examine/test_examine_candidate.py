@@ -16,8 +16,8 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 import attnmath
 from attnmath._examine.contract import libraries
 from attnmath._examine.contract.candidate import Candidate
-from attnmath._examine.contract.contract import AXIS_ORDERS, from_layout, to_layout
 from attnmath._examine.contract.functions import Broken, guess
+from attnmath._examine.contract.layouts import AXIS_ORDERS, from_layout, to_layout
 from attnmath._examine.contract.worker import Worker
 from attnmath._examine.diagnosis.habits import broken_habits
 from attnmath._examine.problems.case import Case, Conventions

@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from attnmath._examine.contract.candidate import Candidate
-from attnmath._examine.contract.contract import AXIS_ORDERS
+from attnmath._examine.contract.layouts import AXIS_ORDERS
 from attnmath._examine.diagnosis.conventions import detect
 from attnmath._examine.diagnosis.habits import hazards
 from attnmath._examine.problems.case import Conventions

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnmath._examine.contract import contract
-from attnmath._examine.contract.contract import from_layout, scores_axes, to_layout
 from attnmath._examine.contract.functions import Broken, Fault, Stop, message, parameters
+from attnmath._examine.contract.layouts import from_layout, scores_axes, to_layout
 from attnmath._examine.contract.libraries import Numpy
 from attnmath._examine.problems.case import Answer, Case, Conventions
 
@@ -73,8 +73,8 @@ class Called:
         means, layout, seed, forward, only = call
         own = "strided" if "strided inputs" in traits else "own"
         spread = "strided" if "strided dO" in traits else "broadcast" if "broadcast dO" in traits else "own"
-        args = [lib.arranged(to_layout(x, layout), own) for x in (case.Q, case.K, case.V)]
-        dO = lib.arranged(to_layout(case.dO, layout), spread)
+        args = [lib.arranged(to_layout(x, layout, of), own) for of, x in zip("QKV", (case.Q, case.K, case.V))]
+        dO = lib.arranged(to_layout(case.dO, layout, "O"), spread)
         options, bias = self.own_keywords(case, call)
         watch = contract.Watch(lib, args, dO, options, self.earlier)
         self.output.shape = tuple(dO.shape)
@@ -110,7 +110,8 @@ class Called:
         if not traits & {"poison", "empty row"}:
             faults += contract.check_finite(read)
         dB = read.pop("dB", None)
-        read = {name: from_layout(x, layout) for name, x in read.items()}
+        heads = dict(O="H", dQ="H", dK="G", dV="G")
+        read = {name: from_layout(x, layout, name, case.sizes[heads[name]]) for name, x in read.items()}
         if dB is not None and case.bias is not None:
             read["dB"] = contract.summed_dB(dB, case.bias, layout, means.bias_axes)
         return Answer(**read)

@@ -12,7 +12,16 @@ import numpy as np
 
 from attnmath._examine.contract import contract
 from attnmath._examine.contract.attempt import Call, Called, ask, reading
-from attnmath._examine.contract.functions import Broken, Fault, guess, libraries_in_order, message, name_of
+from attnmath._examine.contract.functions import (
+    Broken,
+    Fault,
+    guess,
+    libraries_in_order,
+    message,
+    name_of,
+    whole_numbers,
+)
+from attnmath._examine.contract.layouts import forced_sizes, to_layout
 from attnmath._examine.contract.libraries import Numpy, dtype_name, framework
 from attnmath._examine.contract.state import Kept
 from attnmath._examine.contract.worker import Worker
@@ -184,7 +193,7 @@ class Candidate(Called):
         def call(layout: str, s: int, d: int) -> None:
             one = np.ones([size if letter in layout else 1 for letter, size in zip("bhsd", (2, 2, s, d))])
             case = Case(one, one, one, one)
-            args = [lib.array(contract.to_layout(x, layout)) for x in (case.Q, case.K, case.V)]
+            args = [lib.array(to_layout(x, layout)) for x in (case.Q, case.K, case.V)]
             options, _ = self.own_keywords(case, Call(Conventions(), layout))
             self.output.shape = tuple(args[2].shape)
             if self.backward is None and lib.name != "numpy":
@@ -196,7 +205,9 @@ class Candidate(Called):
                     raise Broken(Fault("type", f"it returns {contract.kind(O)}"))
 
         layouts = [self.layout] if self.layout else ["bhsd", "hsd", "sd"]
-        for (s, d), layout in itertools.product([(2, 2), (128, 64)], layouts):  # some take whole tiles alone
+        named = (x for x in whole_numbers(self.fn, 0) if 2 < x <= 1024)
+        own = [(128, d) for d in itertools.islice(dict.fromkeys(named), 6)]
+        for (s, d), layout in itertools.product([(2, 2), (128, 64), *own], layouts):  # some take whole tiles alone
             try:
                 self.in_time(functools.partial(call, layout, s, d))
                 return None
@@ -238,6 +249,7 @@ class Candidate(Called):
             if self.worker.hung:
                 raise Broken(self.worker.hung)
             takes = {*self.options, *(["dropout"] if "dropout_mask" in self.options else [])}
+            takes |= {"groups"} if "G" in forced_sizes(call.layout) else set()
             if lacking := [word for word in case.needs if word not in takes]:
                 raise Broken(Fault("options", f"it has no option for {' and '.join(lacking)}"))
             self.library  # noqa: B018, found at the first call

@@ -10,33 +10,12 @@ from typing import Any
 import numpy as np
 
 from attnmath._examine.contract.functions import Broken, Fault
+from attnmath._examine.contract.layouts import AXIS_ORDERS, MORE_ORDERS, OURS, parts_of_layout, scores_axes
 from attnmath._examine.contract.libraries import Numpy
 from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath.rounding.formats import FORMATS
 
-AXIS_ORDERS = ("bhsd", "bshd", "sbhd", "hsd", "shd", "sd")
-OURS = "bhsd"
 GRADIENT_OF = {"dQ": "q", "dK": "k", "dV": "v", "dB": "the bias"}
-
-
-def to_layout(x: np.ndarray, layout: str) -> np.ndarray:
-    """(b, h, s, d) -> the axes of the layout; those that it lacks have size 1."""
-    lacking = tuple(axis for axis, letter in enumerate(OURS) if letter not in layout)
-    left = [letter for letter in OURS if letter in layout]
-    return x.squeeze(lacking).transpose([left.index(letter) for letter in layout])
-
-
-def from_layout(x: np.ndarray, layout: str) -> np.ndarray:
-    """The axes of the layout -> (b, h, s, d)."""
-    left = [letter for letter in OURS if letter in layout]
-    x = x.transpose([layout.index(letter) for letter in left])
-    return x.reshape([x.shape[left.index(letter)] if letter in left else 1 for letter in OURS])
-
-
-def scores_axes(x: np.ndarray, layout: str) -> np.ndarray:
-    """A mask or bias (..., n, m) with the axes b, h, n, m, without those that the layout lacks."""
-    x = x.reshape((1,) * (4 - x.ndim) + x.shape)
-    return x.squeeze(tuple(axis for axis, letter in enumerate("bh") if letter not in layout))
 
 
 MASK_FORMS = {  # of a mask that is True where a query may attend, as lines to paste
@@ -71,7 +50,7 @@ def parts_of_case(case: Case, layout: str) -> Iterator[tuple[tuple, Case]]:
 
     Without an axis of heads every query head has keys and values of its own.
     """
-    s = case.sizes
+    s, layout = case.sizes, parts_of_layout(layout)[0]
     batches = [slice(None)] if "b" in layout else [slice(i, i + 1) for i in range(s["b"])]
     heads = [slice(None)] if "h" in layout else [slice(h, h + 1) for h in range(s["H"])]
     for at in itertools.product(batches, heads):
@@ -109,8 +88,8 @@ def check_candidate(fn: Any, backward: Any, layout: str | None, time_limit: floa
     for name, function in (("fn", fn), ("backward", backward)):
         if not callable(function) and not (name == "backward" and function is None):
             raise TypeError(f"{name} must be a function, not {type(function).__name__}")
-    if layout is not None and layout not in AXIS_ORDERS:
-        raise ValueError(f"layout must be one of {', '.join(AXIS_ORDERS)}, not {layout!r}")
+    if layout is not None and layout not in AXIS_ORDERS + MORE_ORDERS:
+        raise ValueError(f"layout must be one of {', '.join(AXIS_ORDERS + MORE_ORDERS)}, not {layout!r}")
     if not isinstance(time_limit, int | float) or not 0 < time_limit < float("inf"):
         raise ValueError(f"time_limit must be a number of seconds above 0, not {time_limit!r}")
 

@@ -5,6 +5,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import itertools
 import os
 import sys
 import traceback
@@ -223,3 +224,26 @@ def failure_of(error: BaseException) -> str:
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(HERE)]
     place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
     return f"the examination itself failed: {message(error)}{place}"
+
+
+def whole_numbers(x: Any, depth: int) -> Iterator[int]:
+    """The whole numbers that a function's code names, and those that it, its object or its modules keep."""
+    if isinstance(x, int) and not isinstance(x, bool):
+        yield x
+    elif isinstance(x, functools.partial):
+        for part in (x.func, *x.args, *x.keywords.values()):
+            yield from whole_numbers(part, depth)
+    elif isinstance(x, types.MethodType):
+        yield from whole_numbers(x.__self__, depth)
+        yield from whole_numbers(x.__func__, depth)
+    elif isinstance(x, types.FunctionType) and depth < 3:
+        kept = (*used(x), *(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values())
+        named = itertools.chain.from_iterable(code.co_consts for code in codes(x.__code__))
+        for part in (*kept, *named):
+            yield from whole_numbers(part, depth + 1)
+    elif callable(x) and not isinstance(x, type) and depth < 3:
+        for part in (*getattr(x, "__dict__", {}).values(), type(x).__dict__.get("forward"), type(x).__call__):
+            yield from whole_numbers(part, depth + 1)
+    elif isinstance(x, tuple | list) and len(x) < 8:
+        for part in x:
+            yield from whole_numbers(part, depth)

@@ -10,16 +10,13 @@ import numpy as np
 
 from attnmath._examine.contract.attempt import ask
 from attnmath._examine.contract.candidate import Candidate
-from attnmath._examine.contract.contract import MASK_FORMS, scores_axes, to_layout
+from attnmath._examine.contract.contract import MASK_FORMS
 from attnmath._examine.contract.functions import Broken, attribute, parameters
-from attnmath._examine.diagnosis.literals import as_literal
+from attnmath._examine.contract.layouts import scores_axes, to_layout
+from attnmath._examine.diagnosis.literals import LACKING, TO_LAYOUT, as_literal, laid_out, own_index
 from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath._examine.problems.steps import Steps
 
-# From the axes b, h, s, d of a problem to the candidate's; and the same for a mask's.
-TO_LAYOUT = {"bhsd": "", "bshd": ".swapaxes(1, 2)", "sbhd": ".transpose(2, 0, 1, 3)", "hsd": "[0]",
-             "shd": "[0].swapaxes(0, 1)", "sd": "[0, 0]"}
-LACKING = {"hsd": "[0]", "shd": "[0]", "sd": "[0, 0]"}
 PUBLIC = {"torch._C._nn": "torch.nn.functional", "jax._src.nn.functions": "jax.nn"}
 RETURNED_AS = {"O": "o", "dQ": "dq", "dK": "dk", "dV": "dv", "dB": "db"}
 
@@ -37,7 +34,8 @@ def lines_of_case(
     if outcome.answer is None or want is None:
         return "\n".join([*found, *call, f"# {outcome.error and outcome.error.sentence}"])
     name, at = worst_entry(outcome.answer, want, wrong)
-    mine, theirs = ", ".join(map(str, at)), ", ".join(map(str, _own_index(name, at, layout)))
+    width = getattr(want, name).shape[-1]
+    mine, theirs = ", ".join(map(str, at)), ", ".join(map(str, own_index(name, at, layout, width)))
     form = "{}[{}].item()" if candidate.library.name == "torch" else "float({}[{}])"
     right_entry = f"float(right[{mine}])" if beside is None else form.format("right", theirs)
     found += [*call, "", _right(case, means, name)] if beside is None else [
@@ -119,7 +117,7 @@ def _own_functions(candidate: Candidate) -> list[str]:
 
 def _call(candidate: Candidate, case: Case, means: Conventions, layout: str, dtype: str) -> list[str]:
     """The arrays of the candidate's library, and the candidate's output and gradients."""
-    library, axes = candidate.library.name, TO_LAYOUT[layout]
+    library = candidate.library.name
     by_autograd = candidate.backward is None and library == "torch"
     make = {
         "numpy": f"np.array({{}}, {'ml_dtypes.bfloat16' if dtype == 'bfloat16' else repr(dtype)})",
@@ -127,8 +125,12 @@ def _call(candidate: Candidate, case: Case, means: Conventions, layout: str, dty
         "jax": f"jax.numpy.array({{}}, {dtype!r})",
     }[library]
     plain = make.replace(", requires_grad=True", "")
-    found = [f"q, k, v = ({make.format('x' + axes)} for x in (Q, K, V))"]
-    found.append("do = " + _dO(plain, case, axes, layout, library))
+    if layout in TO_LAYOUT:
+        found = [f"q, k, v = ({make.format('x' + TO_LAYOUT[layout])} for x in (Q, K, V))"]
+    else:
+        each = (make.format(laid_out(of, getattr(case, of), layout, of)) for of in "QKV")
+        found = [f"{of.lower()} = {line}" for of, line in zip("QKV", each)]
+    found.append("do = " + _dO(plain, case, layout, library))
     options, given = _given_options(candidate, case, means, layout)
     for name, value in given.items():
         is_bool = name == "mask" and means.mask in (None, "keep", "drop")
@@ -148,16 +150,17 @@ def _call(candidate: Candidate, case: Case, means: Conventions, layout: str, dty
     return [*found, f"o = {call}"]
 
 
-def _dO(make: str, case: Case, axes: str, layout: str, library: str) -> str:
+def _dO(make: str, case: Case, layout: str, library: str) -> str:
     """dO, in the order in memory that is the case's."""
-    rank = len(layout)
+    shape, dO = to_layout(case.dO, layout, "O").shape, laid_out("dO", case.dO, layout, "O")
+    rank = len(shape)
     if "strided dO" in case.traits and library != "jax":
         turned = f".permute({', '.join(map(str, reversed(range(rank))))})" if library == "torch" else ".T"
-        return make.format(f"dO{axes}.T.copy()") + turned
+        return make.format(f"{dO}.T.copy()") + turned
     if "broadcast dO" in case.traits and library != "jax":
-        one, shape = make.format(f"np.ones({(1,) * rank})"), to_layout(case.dO, layout).shape
+        one = make.format(f"np.ones({(1,) * rank})")
         return f"{one}.expand({shape})" if library == "torch" else f"np.broadcast_to({one}, {shape})"
-    return make.format("dO" + axes)
+    return make.format(dO)
 
 
 def _given_options(
@@ -236,13 +239,6 @@ def _right(case: Case, means: Conventions, name: str) -> str:
     return f"right = attnmath.{drop}attention_vjp({arguments}).{name}{after}"
 
 
-def _own_index(name: str, at: tuple[int, ...], layout: str) -> list[int]:
-    """The place of an entry in the candidate's own axes."""
-    if name == "dB":
-        return list(at[LACKING.get(layout, "").count("0") :])
-    return [dict(zip("bhsd", at))[letter] for letter in layout]
-
-
 def _called(fn: Callable, candidate: Candidate) -> str:
     """Its own name; a letter for a lambda, a partial function, a module."""
     name = str(attribute(fn, "__name__", ""))
@@ -272,8 +268,8 @@ def pasted(candidate: Candidate, case: Case, means: Conventions, want: Answer) -
     lines += _own_functions(candidate)
     leaf = ", requires_grad=True" if library == "torch" and candidate.backward is None else ""
     for name, x in (("q", case.Q), ("k", case.K), ("v", case.V)):
-        lines.append(f"{name} = {make}({as_literal(to_layout(x, layout))}, {dtype}{leaf})")
-    lines.append(f"do = {make}({as_literal(to_layout(case.dO, layout))}, {dtype})")
+        lines.append(f"{name} = {make}({as_literal(to_layout(x, layout, name.upper()))}, {dtype}{leaf})")
+    lines.append(f"do = {make}({as_literal(to_layout(case.dO, layout, 'O'))}, {dtype})")
     given = candidate.keywords(case, means, layout)
     words = []
     for name, x in given.items():
@@ -295,5 +291,5 @@ def pasted(candidate: Candidate, case: Case, means: Conventions, want: Answer) -
         shown = call
     right = {name: getattr(want, name) for name in ("dQ", "dK", "dV")} if shown != call else {"O": want.O}
     lines.append(f"print({shown})")
-    said = ", ".join(f"{name} = {as_literal(to_layout(x, layout))}" for name, x in right.items())
+    said = ", ".join(f"{name} = {as_literal(to_layout(x, layout, name))}" for name, x in right.items())
     return "\n".join([*lines, f"# right: {said}"])

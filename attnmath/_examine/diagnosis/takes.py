@@ -1,9 +1,7 @@
 """Which layout and which sizes a candidate takes: found by asking, with forward calls that are small and few."""
 
-import functools
 import itertools
 import re
-import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -11,15 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnmath._examine.contract.candidate import Candidate
-from attnmath._examine.contract.contract import AXIS_ORDERS
-from attnmath._examine.contract.functions import Fault, codes, used
+from attnmath._examine.contract.functions import Fault, whole_numbers
+from attnmath._examine.contract.layouts import AXIS_ORDERS, MORE_ORDERS, axes_of, forced_sizes, parts_of_layout
 from attnmath._examine.diagnosis.probes import TRIED, hard, right_rows
 from attnmath._examine.problems.case import Case, Conventions, Sizes
 from attnmath._examine.problems.steps import Steps
 from attnmath._examine.problems.taken import Taken
 from attnmath._examine.report.report import Finding
 
-MOST_SIZES = 240  # to be tried where none of the usual ones is taken
+MOST_SIZES = 160  # to be tried where none of the usual ones is taken
+ENOUGH = 12  # sizes that are refused in the same words
 LONG = 130  # queries and keys: what takes these is taken to be without a limit
 # The usual sizes of kernels, the likely ones first; before them come numbers that the code or its errors name.
 LENGTHS, WIDTHS, HEADS, ITEMS = (128, 7, 64, 256), (64, 128, 32, 16, 80, 96, 256), (3, 8, 4, 1, 2, 12, 16), (2, 1)
@@ -35,6 +34,7 @@ class Rows(NamedTuple):
     right: float
     layout: str
     always: str | None
+    sizes: Sizes  # which the layout may have changed
 
 
 @dataclass
@@ -45,13 +45,17 @@ class Asking:
     means: Conventions
     sizes: Sizes = Sizes()
 
-    def takes(self, sizes: Sizes, **fields: Any) -> bool:
-        """Whether it answers to a problem of these sizes, which is as plain as can be."""
+    def refusal(self, sizes: Sizes, **fields: Any) -> Fault | None:
+        """Why it does not answer to a problem of these sizes, which is as plain as can be."""
         b, H, G, n, m, d_k, d_v = sizes.seven
         G = fields.pop("G", G)
         Q, K, V, dO = map(np.zeros, ((b, H, n, d_k), (b, G, m, d_k), (b, G, m, d_v), (b, H, n, d_v)))
         case = Case(Q, K, V, dO, **fields)
-        return self.candidate.run(case, self.means, forward=True).answer is not None
+        return self.candidate.run(case, self.means, forward=True).error
+
+    def takes(self, sizes: Sizes, **fields: Any) -> bool:
+        """Whether it answers to such a problem."""
+        return self.refusal(sizes, **fields) is None
 
     def with_(self, letters: Sequence[str], size: int) -> bool:
         """Whether it takes what it is known to take, with other numbers for these."""
@@ -68,41 +72,67 @@ class Asking:
 
 def read_sizes(candidate: Candidate, means: Conventions) -> Found:
     """The layout, sizes that the candidate takes, and whether it is causal unasked; all of them in its `taken`."""
-    best: tuple[Rows, Sizes] | None = None
+    best: Rows | None = None
     errors: dict[str, Fault] = {}
     for sizes in map(candidate.stated, TRIED):
         rows, faults = _rows(candidate, means, sizes)
         if stop := next((x for x in faults.values() if x.name in ("hangs", "framework")), None):
             return means, None, [failed(stop)]
         errors = errors or faults
-        if rows and (best is None or rows.right > best[0].right):
-            best = rows, sizes
-        if best and (best[0].right > 0.5 or best[1] != sizes):
+        if best := rows:
             break
+    if not means.layout and (best is None or best.right <= 0.5):
+        for sizes in TRIED[:2] if best is None else [best.sizes]:
+            more = _rows(candidate, means, candidate.stated(sizes), MORE_ORDERS)[0]
+            if more and more.right > 0.5:  # of another layout something can be right by chance
+                best = more
+                break
     if best is None and not _hopeless(errors.values()):
         numbers = _numbers(candidate, errors.values())
-        several = map(candidate.stated, _sizes_with(numbers))
-        for sizes in itertools.islice(dict.fromkeys(several), MOST_SIZES):
-            layouts = [means.layout] if means.layout else AXIS_ORDERS
-            if not any(Asking(candidate, means.told(layout=layout)).takes(sizes) for layout in layouts):
-                continue
-            rows = _rows(candidate, means, sizes)[0]
-            if rows and (best is None or rows.right > best[0].right):
-                best = rows, sizes
-            if best and best[0].right > 0.5:
-                break
+        for layouts in [[means.layout]] if means.layout else [AXIS_ORDERS, MORE_ORDERS]:
+            best = best or _of_sizes(candidate, means, numbers, layouts)
     if best is None:
         return means, None, [failed(errors["bhsd" if "bhsd" in errors else next(iter(errors))])]
-    (right, layout, always), sizes = best
-    means = means.told(layout=layout)
+    means = means.told(layout=best.layout)
+    if "G" in forced_sizes(best.layout):
+        candidate.options.setdefault("groups", None)
     said = []
-    if always is not None and right == 1 and "causal" not in candidate.options:
+    if best.always is not None and best.right == 1 and "causal" not in candidate.options:
         candidate.options["causal"] = True
-        means = means.told(causal=means.causal or always)
+        means = means.told(causal=means.causal or best.always)
         title, cure = "it is causal without being asked", 'options={"causal": True} says that it is meant'
         said.append(Finding("convention", "always_causal", title, cure=cure))
-    sizes, candidate.taken = _limits(Asking(candidate, means, sizes))
+    sizes, candidate.taken = _limits(Asking(candidate, means, best.sizes))
     return means, sizes, said
+
+
+def _of_sizes(
+    candidate: Candidate, means: Conventions, numbers: list[int], layouts: Sequence[str]
+) -> Rows | None:
+    """The first sizes of which most rows are right in one of the layouts, or else that are taken.
+
+    It is given up when it has said nothing new, up to numbers, of many sizes.
+    """
+    best, said, vain = None, set[str](), 0
+    several = dict.fromkeys(map(candidate.stated, _sizes_with(numbers)))
+    for sizes in itertools.islice(several, MOST_SIZES):
+        faults = {x: Asking(candidate, means.told(layout=x)).refusal(_forced(sizes, x)) for x in layouts}
+        if taken := [x for x, fault in faults.items() if fault is None]:
+            rows = _rows(candidate, means, sizes, taken)[0]
+            if rows and rows.right > 0.5:
+                return rows
+            best = best or (rows if layouts is not MORE_ORDERS else None)
+        now = {re.sub(r"0x[0-9a-f]+|\d+", "#", x.sentence) for x in faults.values() if x}
+        vain = 0 if now - said else vain + 1
+        said |= now
+        if vain >= ENOUGH * min(1 + len(numbers), 3) // (3 if layouts is MORE_ORDERS else 1):
+            break
+    return best
+
+
+def _forced(sizes: Sizes, layout: str) -> Sizes:
+    """These sizes, as far as the layout has axes for them."""
+    return replace(sizes, **forced_sizes(layout))
 
 
 def failed(fault: Fault) -> Finding:
@@ -110,22 +140,32 @@ def failed(fault: Fault) -> Finding:
     return Finding("contract", fault.name, fault.sentence)
 
 
-def _rows(candidate: Candidate, means: Conventions, sizes: Sizes) -> tuple[Rows | None, dict[str, Fault]]:
+def _rows(
+    candidate: Candidate, means: Conventions, sizes: Sizes, layouts: Sequence[str] = AXIS_ORDERS,
+) -> tuple[Rows | None, dict[str, Fault]]:
     """The layout in which most rows of hard attention are right; and what went wrong in the others."""
-    case = hard(sizes, np.random.default_rng(0))
     found: list[Rows] = []
     errors: dict[str, Fault] = {}
-    forms: dict[str | None, np.ndarray] = {}
-    for layout in [means.layout] if means.layout else AXIS_ORDERS:
-        outcome = candidate.run(case, means.told(layout=layout), forward=True)
-        if outcome.answer is None:
-            errors[layout] = outcome.refusal
-            if outcome.refusal.name in ("hangs", "framework"):
+    known: dict[Sizes, tuple[Case, dict[str | None, np.ndarray]]] = {}
+    for layout in [means.layout] if means.layout else layouts:
+        merged = "(" in parts_of_layout(layout)[0]  # how many heads it takes is seen in its output alone
+        for H in dict.fromkeys([sizes.H, *(HEADS if merged and "H" not in candidate.told_sizes else ())]):
+            s = _forced(replace(sizes, H=H), layout)
+            if s not in known:
+                case = hard(s, np.random.default_rng(0))
+                known[s] = case, {}
+            case, forms = known[s]
+            outcome = candidate.run(case, means.told(layout=layout), forward=True)
+            if outcome.answer is None:
+                errors.setdefault(layout, outcome.refusal)
+                if outcome.refusal.name in ("hangs", "framework"):
+                    return None, errors
                 break
-            continue
-        forms = forms or _forms(case)
-        for always, want in forms.items():
-            found.append(Rows(float(right_rows(outcome.answer.O, want).mean()), layout, always))
+            if not forms:
+                forms |= _forms(case)
+            for always, want in forms.items():
+                right = float(right_rows(outcome.answer.O, want).mean())
+                found.append(Rows(right, layout, always, s))
     return max(found, key=lambda x: x.right, default=None), errors
 
 
@@ -144,38 +184,15 @@ def _numbers(candidate: Candidate, faults: Iterable[Fault]) -> list[int]:
     """The numbers that its errors and its code name and that could be sizes, those of errors first."""
     said = [int(x) for fault in faults for x in re.findall(r"\b\d{1,4}\b", fault.sentence)]
     known = {x for s in TRIED[:2] for x in (*s.seven, s.b * s.H)}
-    found = [x for x in (*said, *_whole_numbers(candidate.fn, 0)) if 1 < x <= 1024 and x not in known]
+    found = [x for x in (*said, *whole_numbers(candidate.fn, 0)) if 1 < x <= 1024 and x not in known]
     return list(dict.fromkeys(found))[:6]
-
-
-def _whole_numbers(x: Any, depth: int) -> Iterator[int]:
-    """The whole numbers that a function's code names, and those that it, its object or its modules keep."""
-    if isinstance(x, int) and not isinstance(x, bool):
-        yield x
-    elif isinstance(x, functools.partial):
-        for part in (x.func, *x.args, *x.keywords.values()):
-            yield from _whole_numbers(part, depth)
-    elif isinstance(x, types.MethodType):
-        yield from _whole_numbers(x.__self__, depth)
-        yield from _whole_numbers(x.__func__, depth)
-    elif isinstance(x, types.FunctionType) and depth < 3:
-        kept = (*used(x), *(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values())
-        named = itertools.chain.from_iterable(code.co_consts for code in codes(x.__code__))
-        for part in (*kept, *named):
-            yield from _whole_numbers(part, depth + 1)
-    elif callable(x) and not isinstance(x, type) and depth < 3:
-        for part in (*getattr(x, "__dict__", {}).values(), type(x).__dict__.get("forward"), type(x).__call__):
-            yield from _whole_numbers(part, depth + 1)
-    elif isinstance(x, tuple | list) and len(x) < 8:
-        for part in x:
-            yield from _whole_numbers(part, depth)
 
 
 def _sizes_with(numbers: list[int]) -> Iterator[Sizes]:
     """Sizes to try, those that are likely first."""
     lengths = dict.fromkeys([*LENGTHS[:1], *numbers, *LENGTHS[1:]])
     widths = list(dict.fromkeys([*numbers, *WIDTHS]))
-    own = [(x, y) for x in numbers for y in numbers if x >= y >= 8]
+    own = [(x, x) for x in numbers if x >= 8] + [(x, y) for x in numbers for y in numbers if x > y >= 8]
     pairs = [*own, *((x, x) for x in widths if (x, x) not in own)]
     heads = dict.fromkeys([*HEADS[:2], *(x for x in numbers if x <= 64), *HEADS[2:]])
     ranked = itertools.product(enumerate(ITEMS), enumerate(heads), enumerate(lengths), enumerate(pairs))
@@ -187,12 +204,14 @@ def _sizes_with(numbers: list[int]) -> Iterator[Sizes]:
 def _limits(ask: Asking) -> tuple[Sizes, Taken]:
     """Sizes for the other questions, and what may be of sizes, each asked for alone."""
     s, layout = ask.sizes, ask.means.layout or "bhsd"
-    only: dict[str, int] = dict(ask.candidate.told_sizes)
+    only: dict[str, int] = ask.candidate.told_sizes | forced_sizes(layout)
+    queries = axes_of(layout, "Q")
+    only |= {"H": s.H} if "hd" in queries else {}
     multiples: dict[str, int] = {}
     square = s.square and _together(ask, ("n", "m"), only, multiples)
     same_width = s.d_k == s.d_v and _together(ask, ("d_k", "d_v"), only, multiples)
     alone = [*(() if square else ("n", "m")), *(() if same_width else ("d_k", "d_v"))]
-    alone += [letter for letter, axis in (("b", "b"), ("H", "h")) if axis in layout]
+    alone += [letter for letter, axis in (("b", "b"), ("H", "h")) if axis in queries]
     for letter in alone:
         if letter not in only:
             _stepped(ask, (letter,), only, multiples)

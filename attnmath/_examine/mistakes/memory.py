@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from attnmath._examine.contract.contract import from_layout, to_layout
+from attnmath._examine.contract.layouts import from_layout, to_layout
 from attnmath._examine.problems import steps
 from attnmath._examine.problems.case import Case, Conventions
 from attnmath._examine.problems.steps import ATTENTION, BACK, Mistake, StepChanges, Steps, Wordings
@@ -13,16 +13,16 @@ from attnmath.rounding.formats import FORMATS, nearest
 Places = Callable[[np.ndarray, str], np.ndarray]  # for each entry the place in memory that is read
 
 
-def strided(x: np.ndarray, layout: str) -> np.ndarray:
-    """Where each entry of x is looked for in memory that lies in reverse order."""
-    y = to_layout(np.arange(x.size).reshape(x.shape), layout)
-    return from_layout(y.T.reshape(y.shape), layout).ravel()
+def strided(x: np.ndarray, layout: str, of: str) -> np.ndarray:
+    """Where each entry of Q, K, V or dO is looked for in memory that lies in reverse order."""
+    y = to_layout(np.arange(x.size).reshape(x.shape), layout, of)
+    return from_layout(y.T.reshape(y.shape), layout, of, x.shape[1]).ravel()
 
 
-def broadcast(x: np.ndarray, layout: str) -> np.ndarray:
+def broadcast(x: np.ndarray, layout: str, of: str) -> np.ndarray:
     """Where each entry is looked for in memory that has one row for all queries."""
-    one = to_layout(np.arange(x.size).reshape(x.shape)[:, :, :1], layout)
-    return from_layout(np.resize(one, to_layout(x, layout).shape), layout).ravel()
+    one = to_layout(np.arange(x.size).reshape(x.shape)[:, :, :1], layout, of)
+    return from_layout(np.resize(one, to_layout(x, layout, of).shape), layout, of, x.shape[1]).ravel()
 
 
 def read(x: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -46,7 +46,7 @@ def misread(letters: str, places: dict[str, np.ndarray], back: bool) -> StepChan
 
 def input_strides(case: Case, means: Conventions) -> Wordings:
     if "strided inputs" in case.traits and means.layout is not None:
-        places = {x: strided(getattr(case, x), means.layout) for x in "QKV"}
+        places = {x: strided(getattr(case, x), means.layout, x) for x in "QKV"}
         for letters in ("QKV", "Q", "K", "V", "QK", "KV"):
             for back in (True, False):
                 yield " and ".join(letters), misread(letters, places, back)
@@ -55,7 +55,7 @@ def input_strides(case: Case, means: Conventions) -> Wordings:
 def dO_strides(case: Case, means: Conventions) -> Wordings:
     for trait, places in (("strided dO", strided), ("broadcast dO", broadcast)):
         if trait in case.traits and means.layout is not None:
-            yield "", {"dO": steps.bind(lambda s, x, p: read(x, p), places(case.dO, means.layout))}
+            yield "", {"dO": steps.bind(lambda s, x, p: read(x, p), places(case.dO, means.layout, "dO"))}
 
 
 def values_as_wide_as_keys(case: Case, means: Conventions) -> Wordings:
