@@ -99,7 +99,7 @@ def jobs_of(which, dtypes, only_case):
 
 def run(jobs, processes):
     """The outcomes, each candidate in a process that nothing else has dirtied."""
-    with ProcessPoolExecutor(processes, get_context("spawn"), max_tasks_per_child=25) as pool:
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         for job, result in [(job, pool.submit(outcome, job)) for job in jobs]:
             module, name, dtype, _ = job
             try:

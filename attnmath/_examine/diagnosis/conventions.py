@@ -39,6 +39,10 @@ def detect(candidate: Candidate, told: Conventions | None = None) -> tuple[Conve
             more_of = asdict(found) if isinstance(found, Conventions) else {name: found}
             means = means.told(**more_of)
             findings += more
+    if "groups" not in candidate.options and means.groups is None and "h" in (means.layout or ""):
+        other = candidate.with_options(groups=None)
+        if found := _read_groups(other, means, sizes, np.random.default_rng(1))[0]:  # it takes them unasked
+            candidate.options["groups"], means = None, means.told(groups=found)
     candidate.taken = replace(
         candidate.taken, square_with=square_with(candidate, means, sizes), mask_axes=means.mask_axes,
         bias_axes=means.bias_axes, fill=means.fill,
