@@ -62,6 +62,15 @@ def examined(module, name, dtype, isolate=False):
                    progress=False, **case.further, **more)
 
 
+def judged(report):
+    """The verdict; what is right by a convention that nobody stated, a test does not accept."""
+    try:
+        report.raise_if_wrong()
+    except AssertionError:
+        return "right if meant" if report.right else report.verdict
+    return report.verdict
+
+
 def outcome(job):
     """What the checker says of a case, and how long it takes; an exception is a verdict of its own."""
     module, name, dtype, isolate = job
@@ -70,7 +79,7 @@ def outcome(job):
     try:
         report = examined(module, name, dtype, isolate)
         failed = any(f.name == "examination" for f in report.findings)
-        verdict, sentence = "exception" if failed else report.verdict, report.sentence
+        verdict, sentence = "exception" if failed else judged(report), report.sentence
         named = report.verdict == "wrong" and any(f.kind in ("mistake", "contract") for f in report.findings)
     except BaseException as error:  # what the checker lets out
         verdict, sentence, named = "exception", repr(error), False

@@ -72,7 +72,8 @@ def test_steps_are_a_head_and_its_gradients(name, groups, causal):
 
 SETTINGS = [case(), case(n=5, m=5), case(4, n=5, m=5, d_v=3), case(keep=None), case(keep=None, causal=False, bias=None),
             case(5, n=9, m=21), case(6, n=5, m=5, scale=None, K=np.random.default_rng(6).normal(size=(2, 6, 5, 3)),
-                                     V=np.random.default_rng(7).normal(size=(2, 6, 5, 7)))]
+                                     V=np.random.default_rng(7).normal(size=(2, 6, 5, 7))),
+            case(keep=None, causal=False, bias=np.where(case().keep, case().bias, -np.inf))]
 
 
 @pytest.mark.parametrize("mistake", range(len(MISTAKES)), ids=[f"{x.name}-{i}" for i, x in enumerate(MISTAKES)])

@@ -446,7 +446,7 @@ def test_a_module_alone_is_enough_and_a_frozen_weight_has_to_be_meant():
     module.q_proj.weight.requires_grad_(False)
     found = examine_layer(module, seed=1)
     assert found.wrong and names(found, "contract") == ["no_gradient"]
-    assert examine_layer(module, seed=1, frozen=("q_proj.weight",)).right
+    assert examine_layer(module, seed=1, without=("q_proj.weight",)).right
 
 
 class Enlarged(torch.autograd.Function):

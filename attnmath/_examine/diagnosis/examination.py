@@ -83,21 +83,17 @@ class Examination:
         self.give(exact_cases(self.takes, self.dtype, self.seed, self.candidate.taken), exact=True)
         self.give(cases(self.takes, self.dtype, self.seed, self.candidate.taken))
         if not any(p.passed or p.ratios for p in self.problems):
-            found = extent.never_taken(self.problems, self.candidate) + self._contract()
+            found = self._contract() or extent.never_taken(self.problems, self.candidate)
             return self._report("not judged", found + extent.refusals(self.problems, self.faults))
         some = sorted(self.failures, key=lambda f: f.size)[:AGAIN]
-        self.faults |= dict.fromkeys(unrepeated(self.candidate, self.means, [(f.case, f.got) for f in some]))
+        if not any(f.name in (*OTHER_NUMBERS, "accumulates_into_grad") for f in self.faults):
+            self.faults |= dict.fromkeys(unrepeated(self.candidate, self.means, [(f.case, f.got) for f in some]))
         found = self._diagnosed() if self.failures else []
         if self.reference:
             self.notes.append(self.reference.finding())
             self.means = self.reference.shown(self.means)
         if any(x.kind == "unlisted" for x in found):
-            self.notes = [x for x in self.notes if x.kind == "convention"]
-            self.notes += extent.not_judged(self.candidate, self.told, self.without)
-            beside = [Finding("hazard", x.name, x.title) for x in self._contract()]
-            little = extent.never_taken(self.problems, self.candidate)
-            found = little + found + extent.refusals(self.problems, self.faults)
-            return self._report("not judged" if little else UNLISTED, found, beside)
+            return self._own_function(found)
         wrong = bool(self._contract()) or any(p.ratios and not p.passed for p in self.problems)
         wrong = wrong or any(x.kind == "mistake" for x in self.notes)
         lines = None
@@ -119,6 +115,15 @@ class Examination:
         if not wrong and (little := extent.too_little(self.problems, self.candidate)):
             return self._report("not judged", [*little, *found], beside)
         return self._report("wrong" if wrong else "right", found, beside, lines)
+
+    def _own_function(self, found: Sequence[Finding]) -> Report:
+        """The report on a function that is none of the list."""
+        self.notes = [x for x in self.notes if x.kind == "convention"]
+        self.notes += extent.not_judged(self.candidate, self.told, self.without)
+        beside = [Finding("hazard", x.name, x.title) for x in self._contract()]
+        little = extent.never_taken(self.problems, self.candidate)
+        found = [*little, *found, *extent.refusals(self.problems, self.faults)]
+        return self._report("not judged" if little else UNLISTED, found, beside)
 
     def failed(self, error: BaseException) -> Report:
         """That the examination itself failed, and where: no word on the candidate."""

@@ -16,12 +16,12 @@ from attnmath._examine.report.report import Finding
 from attnmath._words.arrays import T
 
 # What can be said, without a name of the edit, of a candidate that fails in these problems alone.
-PROPERTIES = {
-    "large negative scores": ("lse_overflow", "scores far below 0 are not survived",
+PROPERTIES = {  # what all failing problems have one of
+    ("large negative scores", "rows far apart"): ("lse_overflow", "large scores are not survived",
                               "subtract the row's maximum; a place outside of the tile has score -inf, not 0"),
-    "empty row": ("empty_row_nan", "a row that may attend to nothing does not give zero, and pass back zero",
+    ("empty row",): ("empty_row_nan", "a row that may attend to nothing does not give zero, and pass back zero",
                   "divide by the sum of a row only where it is not 0"),
-    "poison": ("hidden_leaks", "what a mask hides comes through", "a hidden weight is exactly 0"),
+    ("poison",): ("hidden_leaks", "what a mask hides comes through", "a hidden weight is exactly 0"),
 }
 REPRODUCED = 0.97  # of the entries: where a number lies between two of a format, either may come
 
@@ -83,12 +83,12 @@ def flushed(trials: Sequence[Failure]) -> list[Finding]:
     letters = {x for f in trials for x in f.wrong}
     for f in trials:
         for x in letters & f.got.there.keys():
-            got, want = getattr(f.got, x), np.abs(getattr(f.want, x))
+            got, want, off = getattr(f.got, x), np.abs(getattr(f.want, x)), getattr(f.off, x)
             if x in f.wrong and got[f.wrong[x]].any():
                 return []
             if x in f.wrong:
-                lost = max(lost, want[f.wrong[x]].max())
-            kept = min(kept, want[got != 0].min(initial=np.inf))
+                lost = max(lost, (want - off)[f.wrong[x]].max())
+            kept = min(kept, (want + off)[got != 0].min(initial=np.inf))
     if not 0 < lost <= kept < np.inf:
         return []
     first = next(f for f in trials if f.wrong)
@@ -148,8 +148,8 @@ def without_name(trials: Sequence[Failure], why: str = "") -> Finding:
     when = _when(failures, [f for f in trials if not f.wrong])
     title = f"the mistake has no name here: {_property(failures)}, {when}"
     name, cure = "unnamed", None
-    for trait, (known, words, advice) in PROPERTIES.items():
-        if all(trait in f.case.traits for f in failures):
+    for traits, (known, words, advice) in PROPERTIES.items():
+        if not any(f.case.traits.isdisjoint(traits) for f in failures):
             name, cure, title = known, advice, f"{words} ({_property(failures)}, {when})"
     evidence = f"in the problem '{first.case.name}' with {', '.join(sorted(first.case.traits))}"
     return Finding("unnamed", name, title, first.where(sorted(first.wrong)), cure=cure,

@@ -95,7 +95,7 @@ class Failure:
         for letter, wrong in self.wrong.items():
             got, want, form = (x[wrong] for x in (getattr(self.got, letter), getattr(self.want, letter),
                                                   getattr(s, letter)))
-            unit = getattr(self.off, letter)[wrong] + TINY
+            unit = np.broadcast_to(self.allowed[letter][0], wrong.shape)[wrong] + TINY  # entries may be 0 exactly
             with np.errstate(all="ignore"):
                 before += np.nan_to_num(np.abs(got - want) / unit, nan=HUGE, posinf=HUGE).sum()
                 after += np.nan_to_num(np.where(blown(form), 0.0, np.abs(got - form) / unit), nan=HUGE).sum()
@@ -110,7 +110,7 @@ class Failure:
         found = {}
         for letter in self.got.there:
             off, want = getattr(self.off, letter), np.nan_to_num(getattr(self.want, letter))
-            most = np.abs(np.nan_to_num(off)).max((-2, -1), keepdims=True, initial=0.0)
+            most = np.abs(np.nan_to_num(off)).max((-3, -2, -1), keepdims=True, initial=0.0)  # of another head, say
             with np.errstate(all="ignore"):
                 rough = min(most.max(initial=0.0) / max(np.abs(want).max(initial=0.0), TINY), 1e-4)
             bound = np.where(np.isnan(off), np.inf, 4 * np.maximum(off, most))

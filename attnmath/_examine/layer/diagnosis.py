@@ -41,7 +41,7 @@ def diagnose_layer(problems: Sequence[Tried]) -> list[Finding]:
         other = second_mistake(form, first, others)
         if other is not None:
             return [with_name(x, wrong) for x in (form, other)]
-    return for_some_outputs(partly, [first, *others], wrong)
+    return [without_name(wrong, ())]
 
 
 def is_sharp(t: Tried) -> bool:
@@ -96,30 +96,10 @@ def second_mistake(form: MistakeForm, t: Tried, others: Sequence[Tried]) -> Mist
     return None
 
 
-def for_some_outputs(
-    partly: Iterable[tuple[MistakeForm, frozenset[str]]], chosen: Sequence[Tried], wrong: Sequence[Tried]
-) -> list[Finding]:
-    """Names for those outputs that one mistake explains in all problems; the others without a name."""
-    left, found = set(chosen[0].wrong), []
-    for form, here in partly:
-        if here <= left and all(explains(form.mistake, here, t) for t in chosen if here & set(t.wrong)):
-            found.append(with_name(form, wrong, of=", ".join(sorted(here))))
-            left -= here
-    if left or not found:
-        found.append(without_name(wrong, left))
-    return found
-
-
-def explains(mistake: Mistake, names: frozenset[str], t: Tried) -> bool:
-    """Whether a mistake gives these outputs as they came, where they are wrong."""
-    steps = (t.steps(form.changes) for form in forms_in(t, [mistake]))
-    return any(all(t.gives_output(name, s) for name in names if name in t.wrong) for s in steps)
-
-
-def with_name(form: MistakeForm, wrong: Sequence[Tried], of: str = "what came") -> Finding:
+def with_name(form: MistakeForm, wrong: Sequence[Tried]) -> Finding:
     """A mistake with its name."""
     first, count = wrong[0], len(wrong)
-    evidence = f"this wrong formula gives {of}, up to rounding, in {count} wrong problem" + "s" * (count > 1)
+    evidence = f"this wrong formula gives what came, up to rounding, in {count} wrong problem" + "s" * (count > 1)
     return form.finding(first.where(), "; ".join(filter(None, (evidence, laws(first)))))
 
 

@@ -32,7 +32,7 @@ def examine_layer(
     rotary: Callable | None = None, pairing: str | None = None, layout: str | None = None,
     reading: tuple[str, str] | None = None, conventions: Mapping[str, str] | None = None,
     dtype: str | None = None, seed: int | None = None, smallest: bool = True,
-    reference: Any = None, frozen: tuple[str, ...] = (), isolate: bool = False, time_limit: float = 30.0,
+    reference: Any = None, without: Sequence[str] = (), isolate: bool = False, time_limit: float = 30.0,
 ) -> Report:
     """Whether a layer and its gradients are right; if not, which term is wrong.
 
@@ -53,7 +53,7 @@ def examine_layer(
     PyTorch without the weights. mask is the keyword of the layer's mask; rotary(n) gives cos
     and sin of its rotary embedding, each (n, d_k). A layer of PyTorch that is none of the list is
     judged by the derivatives of its own output; or beside reference, a layer of your own with
-    parameters of the same names and shapes. frozen names weights that are meant to get no
+    parameters of the same names and shapes. without names weights that are meant to get no
     gradient. With isolate=True all is done in a process of its own, as examine does it, for 40 times
     time_limit seconds at most. Raises TypeError for what is no layer, and ValueError for weights
     that fit no form.
@@ -75,35 +75,47 @@ def examine_layer(
     known = weights is None and reference is None and as_layer(layer)
     own, candidates = None, [KnownLayer(known, dtype or known.dtype, seed)] if known else []
     if not known:
-        own = own_layer(layer, weights)
-        own.backward, own.heads, own.mask, own.rotary, own.pairing = backward, heads, mask, rotary, pairing
-        own.causal, own.layout, own.reading = causal, layout or told.layout, reading
-        try:
-            candidates = [] if reference is not None else list(possible_layers(own, dtype, seed))
-        except ValueError:
-            if not own.is_torch or heads is not None:
-                raise
+        layout = layout or told.layout
+        own = own_layer(layer, weights, backward, heads, mask, rotary, pairing, causal, layout, reading)
+        candidates = [] if reference is not None else forms_of(own, dtype, seed)
+    report = _judged(own, candidates, reference, told, dtype, seed, smallest, without)
+    return replace(report, seconds=time.perf_counter() - start)
+
+
+def _judged(
+    own: OwnLayer | None, candidates: Sequence[KnownLayer], reference: Any, told: Conventions, dtype: str | None,
+    seed: int, smallest: bool, without: Sequence[str],
+) -> Report:
+    """The report on a layer that is known or may be read in some ways, or on one of its own."""
     try:
         beside = own_layer(reference, None) if reference is not None else None
-        findings = [Finding("contract", "no_gradient", x) for x in unlearned(own, frozen)] if own else []
-        report = None
-        if candidates:
-            report = _examined(own, candidates, told, smallest, findings)
+        findings = [Finding("contract", "no_gradient", x) for x in unlearned(own, without)] if own else []
+        report = _examined(own, candidates, told, smallest, findings) if candidates else None
         if report is None:
             assert own is not None
             report = as_own_function(own, beside, dtype, told, seed, findings)
+        return report
     except (Exception, SystemExit, GeneratorExit) as error:  # of ours: it says nothing about the layer
         said = Finding("unnamed", "examination", failure_of(error))
-        name, kind = (own.name, None) if own else (candidates[0].layer.name, candidates[0].dtype)
-        report = Report("not judged", name, None, kind, told, (said,), told=told, seed=seed)
-    return replace(report, seconds=time.perf_counter() - start)
+        name = own.name if own else candidates[0].layer.name
+        return Report("not judged", name, None, dtype, told, (said,), told=told, seed=seed)
 
 
 def _here(layer: Any, given: Mapping[str, Any], say: Callable[[str], None]) -> Report:
     return examine_layer(layer, **given)
 
 
-def own_layer(layer: Any, weights: Mapping[str, Any] | None) -> OwnLayer:
+def forms_of(own: OwnLayer, dtype: str | None, seed: int) -> list[KnownLayer]:
+    """Everything that it may be; nothing for a layer of PyTorch that fits no form."""
+    try:
+        return list(possible_layers(own, dtype, seed))
+    except ValueError:
+        if not own.is_torch or own.heads is not None:
+            raise
+        return []
+
+
+def own_layer(layer: Any, weights: Mapping[str, Any] | None, *more: Any) -> OwnLayer:
     """A layer with its weights, found where they are not given; raises TypeError where there are none."""
     weights = found_weights(layer) if weights is None else aliased(layer, weights)
     if not weights or not callable(layer):
@@ -111,7 +123,7 @@ def own_layer(layer: Any, weights: Mapping[str, Any] | None) -> OwnLayer:
             f"examine_layer: layer is a {type(layer).__name__}; it needs weights= beside it, its weights"
             " by name, or to be a module that has some"
         )
-    return OwnLayer(layer, weights)
+    return OwnLayer(layer, weights, *more)
 
 
 def as_layer(layer: Any) -> Layer | None:
@@ -133,6 +145,11 @@ def _examined(
     results = [(case, known.trial(case)) for case in layer_cases(known.draw)]
     done = [x for _, x in results if isinstance(x, Tried)]
     named = diagnose_layer(done)
+    short = known.dtype in ("bfloat16", "float16") and known.layer.framework == "torch"
+    if named and short:  # in float32, if it is wrong there too
+        wide = known._replace(dtype="float32")
+        tried = [x for x in map(wide.trial, layer_cases(wide.draw)) if isinstance(x, Tried)]
+        named = diagnose_layer(tried) or named
     if own is not None and own.is_torch and not agreed and another_function(done, named):
         return None
     refused = broken_contract(results)

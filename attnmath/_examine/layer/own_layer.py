@@ -1,7 +1,7 @@
 """A layer of one's own: its weights, its heads, how it is called, and what it returns."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -176,13 +176,13 @@ def aliased(layer: Any, weights: Mapping[str, Any]) -> dict[str, Any]:
     return {name: own.get(w.data_ptr(), w) if hasattr(w, "data_ptr") else w for name, w in weights.items()}
 
 
-def unlearned(own: OwnLayer, frozen: tuple[str, ...]) -> Iterator[str]:
+def unlearned(own: OwnLayer, without: Sequence[str]) -> Iterator[str]:
     """The weights that will get no gradient, and are not said to be meant so."""
     own_names = dict(own.module.named_parameters()) if own.module is not None else {}
     for name, p in own.weights.items():
-        if own.module is not None and not p.requires_grad and name not in frozen:
+        if own.module is not None and not p.requires_grad and name not in without:
             why = "requires_grad=False" if name in own_names else "it is no parameter"
-            yield f"{name} gets no gradient ({why}); frozen={(name,)!r} says that it is meant"
+            yield f"{name} gets no gradient ({why}); without={(name,)!r} says that it is meant"
 
 
 def masked_as(form: MaskForm, keep: Any, like: Any) -> Any:

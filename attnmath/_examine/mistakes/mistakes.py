@@ -224,7 +224,8 @@ def dK_and_dV_exchanged(case: Case, means: Conventions) -> Wordings:
 
 
 def rounded_to(x: np.ndarray, digits: int) -> np.ndarray:
-    fraction, exponent = np.frexp(x)
+    """By way of float32, as libraries do it: what is halfway then is rounded to even."""
+    fraction, exponent = np.frexp(x.astype(np.float32).astype(float))
     return np.ldexp(np.rint(np.ldexp(fraction, digits)), exponent - digits)
 
 
