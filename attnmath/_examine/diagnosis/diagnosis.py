@@ -6,7 +6,7 @@ pass included, and on new ones. What is left has no name: its place, its factor,
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import permutations, product
+from itertools import islice, permutations, product
 from typing import NamedTuple
 
 from attnmath._examine.diagnosis.coefficients import from_terms
@@ -35,6 +35,8 @@ MOST_WORDINGS = 3  # or tiles
 MOST_PARTS = 40  # edits that explain a part
 SOME = 24  # problems that tell which edit explains most
 MOST_FIRST = 3  # beside which all others are tried
+MOST_SCORES = 5e7  # that are computed to find one edit
+MOST_PAIRS = 120  # of edits that give what came in one problem
 SMALL = 2000  # scores of a problem in which all mistakes are tried
 
 
@@ -65,7 +67,7 @@ def diagnose(trials: Sequence[Failure], more: Sequence[Case] = (), ask: Ask | No
     if found := replayed(failures) or flushed(trials):
         return found
     terms = multiples(failures)
-    for proposals in (one_edit(failures), terms, two_edits(trials)):
+    for proposals in (one_edit(failures), terms, islice(two_edits(trials), MOST_PAIRS)):
         proofs = [one for edits in proposals if (one := proof(edits, trials))]
         proofs = [one for one in proofs if one.always] or proofs
         proofs = proofs[: 1 if proposals is terms else None]
@@ -81,11 +83,12 @@ def diagnose(trials: Sequence[Failure], more: Sequence[Case] = (), ask: Ask | No
 
 
 def one_edit(failures: Sequence[Failure]) -> Iterator[tuple[Edit, ...]]:
-    """Each edit that gives what came in the first failing problem."""
-    for mistake in HEAD_MISTAKES:
-        for edit, changes in edits_of(mistake, failures[0]):
-            if failures[0].explained_by(changes):
-                yield (edit,)
+    """Each edit that gives what came in the first failing problem; of a long one the first edits alone."""
+    most = int(MOST_SCORES / (failures[0].want.O[..., 0].size * failures[0].case.K.shape[2]))
+    every = (x for mistake in HEAD_MISTAKES for x in edits_of(mistake, failures[0]))
+    for edit, changes in islice(every, most):
+        if failures[0].explained_by(changes):
+            yield (edit,)
 
 
 def multiples(failures: Sequence[Failure]) -> Iterator[tuple[Edit, ...]]:
@@ -98,7 +101,9 @@ def multiples(failures: Sequence[Failure]) -> Iterator[tuple[Edit, ...]]:
 
 def two_edits(trials: Sequence[Failure]) -> Iterator[tuple[Edit, ...]]:
     """Pairs of edits: one, and a second where it is not enough; or each for a part of what is wrong."""
-    failures = [f for f in trials if f.wrong]
+    failures = [f for f in trials if f.wrong and f.case.Q.shape[2] * f.case.K.shape[2] < SMALL]
+    if not failures:  # there are too many pairs for long ones
+        return
     some = [f for f in trials if f.telling][:: max(1, len(trials) // SOME)]
     kinds = {(edit.mistake.title, edit.detail): edit for (edit,) in one_edit(failures)}
     ranked = [(sum(f.explained_by(changes_of((edit,), f)) for f in some), edit) for edit in kinds.values()]

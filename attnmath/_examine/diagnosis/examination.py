@@ -85,17 +85,16 @@ class Examination:
         if not any(p.passed or p.ratios for p in self.problems):
             found = self._contract() or extent.never_taken(self.problems, self.candidate)
             return self._report("not judged", found + extent.refusals(self.problems, self.faults))
-        some = sorted(self.failures, key=lambda f: f.size)[:AGAIN]
-        if not any(f.name in (*OTHER_NUMBERS, "accumulates_into_grad") for f in self.faults):
-            self.faults |= dict.fromkeys(unrepeated(self.candidate, self.means, [(f.case, f.got) for f in some]))
+        self._again()
         found = self._diagnosed() if self.failures else []
+        self.notes = [x for x in self.notes if x.kind != "mistake" or not self.failures]  # found tells more
         if self.reference:
             self.notes.append(self.reference.finding())
             self.means = self.reference.shown(self.means)
         if any(x.kind == "unlisted" for x in found):
             return self._own_function(found)
-        wrong = bool(self._contract()) or any(p.ratios and not p.passed for p in self.problems)
-        wrong = wrong or any(x.kind == "mistake" for x in self.notes)
+        wrong = bool(self._contract()) or any(x.kind == "mistake" for x in self.notes)
+        wrong = wrong or any(p.ratios and not p.passed for p in self.problems)
         lines = None
         plain = self.reference is None or self.reference.plain
         self.candidate.reference = None if self.reference is None or plain else self.reference.wide
@@ -115,6 +114,12 @@ class Examination:
         if not wrong and (little := extent.too_little(self.problems, self.candidate)):
             return self._report("not judged", [*little, *found], beside)
         return self._report("wrong" if wrong else "right", found, beside, lines)
+
+    def _again(self) -> None:
+        """Some of what failed, given again: is it answered as before?"""
+        some = sorted(self.failures, key=lambda f: f.size)[:AGAIN]
+        if not any(f.name in (*OTHER_NUMBERS, "accumulates_into_grad") for f in self.faults):
+            self.faults |= dict.fromkeys(unrepeated(self.candidate, self.means, [(f.case, f.got) for f in some]))
 
     def _own_function(self, found: Sequence[Finding]) -> Report:
         """The report on a function that is none of the list."""
