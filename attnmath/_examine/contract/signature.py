@@ -5,6 +5,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from attnmath._examine.contract.functions import attribute, name_of
+
 # Keywords that sound like something that an attention does; others, as a block size, are its own affair.
 SOUNDS_LIKE_AN_OPTION = re.compile(
     r"mask|bias|causal|scal(e|ing)|temperature|dropout|gqa|group|window|soft_?cap|logit_cap|alibi|slope|sink"
@@ -14,15 +16,15 @@ SOUNDS_LIKE_AN_OPTION = re.compile(
 
 def own_keywords(fn: Callable[..., Any]) -> tuple[list[str], bool] | None:
     """Its keywords behind q, k and v, and whether it takes any other; None where nothing tells."""
+    module = attribute(fn, "named_parameters") is not None
     try:
-        called = fn.forward if hasattr(fn, "named_parameters") and hasattr(fn, "forward") else fn  # of a module
-        known = list(inspect.signature(called).parameters.values())
-    except (TypeError, ValueError):  # what is written in C tells in the first line of its words
-        told = re.match(r"\s*\w+\((.*?)\)\s*(->|$)", (getattr(fn, "__doc__", None) or "").replace("\n", " "))
+        known = list(inspect.signature(attribute(fn, "forward", fn) if module else fn).parameters.values())
+    except BaseException:  # its own attributes may raise whatever
+        known = []
+    if not known:  # what is written in C tells in the first line of its words
+        told = re.match(r"\s*\w+\((.*?)\)\s*(->|$)", str(attribute(fn, "__doc__") or "").replace("\n", " "))
         names = re.findall(r"(\w+)\s*=", told[1]) if told else []
         return (names, True) if names else None
-    except Exception:  # its own attributes raise
-        return None
     places = [p for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     named = [*places[3:], *(p for p in known if p.kind is p.KEYWORD_ONLY)]
     return [p.name for p in named], any(p.kind is p.VAR_KEYWORD for p in known)
@@ -42,6 +44,6 @@ def misspelt(functions: Iterable[Callable[..., Any] | None], options: Mapping[st
         for word, name in options.items():
             if isinstance(name, str) and name not in names and not others:
                 has = f"; it has {', '.join(names)}" if names else ""
-                called = getattr(fn, "__name__", type(fn).__name__)
+                called = name_of(fn)
                 return f"options says {word}={name!r}, and {called} has no such keyword{has}"
     return None
