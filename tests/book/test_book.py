@@ -604,9 +604,9 @@ def test_no_file_knows_a_machine_or_an_index():
 
 def test_nothing_is_put_off():
     later = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X|raise Not" r"ImplementedError)\b")
-    candidates = "tests/helpers/wild_hostile.py"  # one of which raises it in its backward
+    candidates = "tests/helpers/wild_hostile.py", "tests/wild/hostile.py"  # some of which raise it
     assert [name for name, text in texts_of_the_project()
-            if later.search(text) and not name.endswith(".svg") and name != candidates] == []
+            if later.search(text) and not name.endswith(".svg") and name not in candidates] == []
 
 
 def test_the_workflow_runs_what_a_developer_runs():

@@ -115,7 +115,7 @@ def test_the_command_runs_where_nothing_else_is_installed(bare, tmp_path):
     (tmp_path / "mine.py").write_text(CANDIDATE)
     judged = command(bare, "examine", "mine:forward", "--backward", "mine:zeros", cwd=tmp_path)
     assert judged.returncode == 1 and judged.stderr == ""
-    assert "forward is wrong: " in judged.stdout and " and should be " in judged.stdout
+    assert "forward is wrong in the backward" in judged.stdout and " and should be " in judged.stdout
     missing = command(bare, "examine", "mine:forward", "--framework", "torch", cwd=tmp_path)
     assert missing.returncode == 2 and "pip install 'attnmath[torch]'" in missing.stdout + missing.stderr
     missing = command(bare, "vectors", "v", cwd=tmp_path)
