@@ -11,7 +11,6 @@ import torch
 from attnmath import examine
 from attnmath._examine.diagnosis.coefficients import from_terms
 from attnmath._examine.diagnosis.diagnosis import diagnose
-from attnmath._examine.diagnosis.mechanisms import without_trait
 from attnmath._examine.diagnosis.trial import Failure
 from attnmath._examine.mistakes.mistakes import MISTAKES
 from attnmath._examine.problems.bounds import spans, where_in_words
@@ -168,17 +167,6 @@ def test_the_place():
     assert where_in_words("dK", wrong, np.zeros(wrong.shape)) == "dK, head 1, rows 48 to 60 (exactly zero)"
     assert where_in_words("dK", wrong, np.ones(wrong.shape)) == "dK, head 1, rows 48 to 60"
     assert where_in_words("dK", wrong, np.full(wrong.shape, np.nan)) == "dK, head 1, rows 48 to 60 (NaN)"
-
-
-def test_one_ingredient_less():
-    x = case()
-    assert without_trait(replace(x, traits=frozenset({"poison"})), "mask") is None
-    assert without_trait(x, "mask").keep is None and without_trait(x, "dropout").R is None
-    assert without_trait(x, "batch").sizes["b"] == 1 and without_trait(x, "n != m") is None
-    assert without_trait(x, "groups").sizes["G"] == 6 and without_trait(x, "gaussian") is None
-    assert without_trait(x, "d_v != d_k").sizes["d_v"] == 3
-    square = without_trait(case(keep=None, bias=None, R=None), "n != m").sizes
-    assert square["n"] == square["m"] == 4
 
 
 def softmax(A):

@@ -1,7 +1,6 @@
 """What is no closed form: dropout drawn anew, a threshold, a rounded place; and what has no name."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -10,7 +9,6 @@ from attnmath._examine.diagnosis.gate import Threshold, conditions
 from attnmath._examine.diagnosis.trial import Failure
 from attnmath._examine.mistakes.memory import roundings
 from attnmath._examine.problems import steps
-from attnmath._examine.problems.case import INGREDIENTS, Case
 from attnmath._examine.problems.steps import DROPOUT, WAYS, StepChanges
 from attnmath._examine.report.report import Finding
 from attnmath._words.arrays import T
@@ -24,26 +22,6 @@ PROPERTIES = {  # what all failing problems have one of
     ("poison",): ("hidden_leaks", "what a mask hides comes through", "a hidden weight is exactly 0"),
 }
 REPRODUCED = 0.97  # of the entries: where a number lies between two of a format, either may come
-
-
-def without_trait(case: Case, trait: str) -> Case | None:
-    """The same problem with one ingredient less, where that can be taken away."""
-    s, less = case.sizes, replace(case, traits=case.traits - {trait})
-    if trait == "mask" and "poison" in less.traits:  # what it hides must stay hidden
-        return None
-    if trait in INGREDIENTS:
-        return less.without(INGREDIENTS[trait])
-    if trait in ("strided dO", "broadcast dO", "strided inputs"):
-        return less
-    if trait == "batch" and s["b"] > 1:
-        return less.with_arrays(lambda x: x[:1])
-    if trait == "groups" and s["H"] != s["G"]:
-        return less.with_arrays(lambda x: x.repeat(s["H"] // s["G"], 1), "K", "V")
-    if trait == "d_v != d_k":
-        return less.with_arrays(lambda x: x[..., : min(s["d_k"], s["d_v"])], "Q", "K", "V", "dO")
-    if trait == "n != m" and not any(x is not None and x.ndim >= 2 for x in (case.keep, case.bias, case.R)):
-        return less.with_arrays(lambda x: x[:, :, : min(s["n"], s["m"])], "Q", "K", "V", "dO")
-    return None
 
 
 def replayed(failures: Sequence[Failure]) -> list[Finding]:
