@@ -268,7 +268,8 @@ def dragged(page, model, finger, pad, start, goal, what):
 def in_words(page, model):
     """The status speaks once for many ticks; the address brings the settings back; the buttons do as they say."""
     page.evaluate("""() => {
-      const count = new MutationObserver(() => { said += 1; });
+      window.said = 0;
+      const count = new MutationObserver(() => { window.said += 1; });
       count.observe(document.querySelector(".ex-status"), {childList: true});
     }""")
     choose(page, model, "j", 3)

@@ -113,10 +113,10 @@ def test_damage_in_a_module_is_named(name, impl, dtype):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", DAMAGE)
 def test_damage_in_a_short_format_is_found(name, dtype):
-    """There the bounds are wide, and mistakes are not told apart."""
+    """There the bounds are wide; what it is, float32 tells, or nothing does."""
     kind, damage = DAMAGE[name]
     report = examine_layer(damage(MODULES[kind]("sdpa").to(dtype)), seed=1, smallest=False)
-    assert report.wrong and named(report) == ["unnamed"]
+    assert report.wrong and named(report) in ([name], ["unnamed"])
 
 
 @pytest.mark.parametrize("name", ["rope_sign", "rope_pairing", "rope_keys_missing", "rope_halves_back"])
