@@ -36,7 +36,7 @@ MOST_PARTS = 40  # edits that explain a part
 SOME = 24  # problems that tell which edit explains most
 MOST_FIRST = 3  # beside which all others are tried
 MOST_SCORES = 5e7  # that are computed to find one edit
-MOST_PAIRS = 120  # of edits that give what came in one problem
+MOST_PAIRS = 1000  # of edits that give what came in one problem
 SMALL = 2000  # scores of a problem in which all mistakes are tried
 
 
