@@ -22,7 +22,7 @@ from attnmath._examine.contract.worker import Worker
 from attnmath._examine.diagnosis.habits import broken_habits
 from attnmath._examine.problems.case import Case, Conventions
 from attnmath._examine.problems.steps import Steps
-from candidates import OPTIONS, T, backward, forward, hard_case, spread, uniform_case, weights
+from candidates import OPTIONS, T, backward, forward, hard_case, spread, stubborn, uniform_case, weights
 
 TORCH = dict(mask="attn_mask", bias="attn_mask", causal="is_causal", scale="scale", groups="enable_gqa",
              dropout="dropout_p")
@@ -457,17 +457,9 @@ def test_hangs_and_is_stopped():
 
 def test_hangs_and_cannot_be_stopped():
     never = threading.Event()
-
-    def stubborn(*args):
-        while not never.is_set():
-            try:
-                never.wait(0.05)
-            except BaseException:
-                continue
-
     worker = Worker()
     with pytest.raises(Broken) as caught:
-        worker.call(stubborn, 0.1)
+        worker.call(stubborn(never), 0.1)
     assert "it could not be stopped and still runs" in caught.value.fault.sentence
     assert worker.call(lambda: 3, 5.0) == 3  # in another thread
     never.set()

@@ -6,26 +6,7 @@ import pytest
 import torch
 
 from attnmath import examine
-
-
-def plain(q, k, v, scale=1.0):
-    return torch.softmax(q @ k.mT * (scale * q.shape[-1] ** -0.5), -1) @ v
-
-
-class HalfKeys(torch.autograd.Function):
-    """dK is half of what it should be."""
-
-    @staticmethod
-    def forward(ctx, q, k, v):
-        ctx.save_for_backward(q, k, v)
-        return plain(q, k, v)
-
-    @staticmethod
-    def backward(ctx, do):
-        q, k, v = (x.detach().requires_grad_() for x in ctx.saved_tensors)
-        with torch.enable_grad():
-            dq, dk, dv = torch.autograd.grad(plain(q, k, v), (q, k, v), do)
-        return dq, dk / 2, dv
+from half_keys import HalfKeys, plain
 
 
 def split(x):
@@ -83,7 +64,7 @@ def test_a_layout_is_found_and_judged(layout):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_scale_that_is_wrong_is_seen(layout):
-    attention = laid_out(layout, lambda q, k, v: plain(q, k, v, q.shape[-1] ** 0.5))
+    attention = laid_out(layout, lambda q, k, v: plain(q, k, v, 1.0))
     report = examine(attention, seed=0, scale="1/sqrt(d_k)", smallest=False)
     assert report.wrong and "scale" in report.sentence
     assert report.conventions.layout == ALIKE.get(layout, layout)

@@ -23,7 +23,7 @@ from attnmath import examine, examine_layer
 from attnmath._examine.contract import process
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.worker import Patience, Worker
-from candidates import backward, forward
+from candidates import backward, forward, stubborn
 
 torch.use_deterministic_algorithms(False)  # imports what sets the environment
 
@@ -210,17 +210,9 @@ def test_its_thread_ends_with_the_examination():
 
 def test_a_thread_that_hangs_ends_when_its_call_comes_back():
     never = threading.Event()
-
-    def stubborn(*args):
-        while not never.is_set():
-            try:
-                never.wait(0.05)
-            except BaseException:
-                continue
-
     before = state()
     with torch.no_grad():
-        assert examine(stubborn, backward, framework="numpy", time_limit=0.2, seed=0).status == 2
+        assert examine(stubborn(never), backward, framework="numpy", time_limit=0.2, seed=0).status == 2
         assert not torch.is_grad_enabled()
     assert len(examined_threads()) == 1 and state() == before
     never.set()

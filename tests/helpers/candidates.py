@@ -76,3 +76,16 @@ def uniform_case(seed=0, G=None, n=5, m=NO_ROUNDING, **fields):
     case = small_problem(replace(TRIED[0], n=n, m=m, d_v=16), rng, G=G, **fields)
     V, dO = (rng.integers(-1, 2, x.shape).astype(float) for x in (case.V, case.dO))
     return replace(case, V=V, dO=dO)
+
+
+def stubborn(until):
+    """A function that lets nothing stop it before the event."""
+
+    def candidate(*args):
+        while not until.is_set():
+            try:
+                until.wait(0.05)
+            except BaseException:
+                continue
+
+    return candidate
