@@ -220,3 +220,28 @@ def test_a_scale_of_zero_is_a_hazard():
 def test_no_more_queries_than_keys():
     report = examine(only(lambda q, k, v: q.shape[-2] <= k.shape[-2]), seed=1, smallest=False)
     assert report.right and takes(report) == "n up to m" and all(p.passed for p in report.problems)
+
+
+class LastHead(torch.autograd.Function):
+    """Heads of groups; dK and dV are those of the last query head of each group."""
+
+    @staticmethod
+    def forward(ctx, q, k, v):
+        ctx.save_for_backward(q, k, v)
+        return plain(q, *(x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v)))
+
+    @staticmethod
+    def backward(ctx, do):
+        q, k, v = (x.detach() for x in ctx.saved_tensors)
+        r = q.shape[1] // k.shape[1]
+        q, *kv = (x.requires_grad_() for x in (q, *(x.repeat_interleave(r, 1) for x in (k, v))))
+        with torch.enable_grad():
+            dq, dk, dv = torch.autograd.grad(plain(q, *kv), (q, *kv), do)
+        return dq, dk[:, r - 1 :: r], dv[:, r - 1 :: r]
+
+
+def test_groups_are_looked_for_unasked():
+    report = examine(LastHead.apply, seed=1, smallest=False)
+    assert report.wrong and "the last query head of a group alone" in report.sentence
+    assert all("groups" in p.traits for p in report.problems if p.ratios and not p.passed)
+    assert examine(plain, seed=1, smallest=False).conventions.groups is None  # it takes none
