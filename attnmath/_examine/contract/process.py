@@ -5,6 +5,7 @@ macOS, after the first use of CUDA or JAX) by pickle, so that functions need to 
 """
 
 import contextlib
+import faulthandler
 import multiprocessing
 import os
 import pickle
@@ -168,6 +169,7 @@ def _beat(send: Callable[[str, Any], None]) -> None:
 
 def _settle() -> None:
     """A group of processes of its own; one thread for each library, as theirs are not copied; its limits."""
+    faulthandler.disable()  # how it ends is told in the report
     with contextlib.suppress(AttributeError, OSError):
         os.setpgid(0, 0)
     if "torch" in sys.modules:
