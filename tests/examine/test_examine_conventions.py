@@ -534,3 +534,18 @@ def test_lines_of_a_pair(layout, capsys):
     (hazard,) = hazards_of(fn, b, options=["mask"], layout=layout).values()
     assert hazard.name == "empty_row_nan" and "print(b(do, q, k, v, mask=mask))" in hazard.evidence
     assert printed(hazard, capsys, fn=fn, b=b).count("array(") == 3
+
+
+def test_a_mask_that_acts_by_whole_tiles_is_not_ignored():
+    def tiles_alone(q, k, v, *, causal=False, **options):
+        """Tiles of 128 keys that are in the future are skipped; nothing is hidden inside of one."""
+        A = q @ T(k) / np.sqrt(q.shape[-1])
+        future = np.arange(A.shape[-1]) // 128 * 128 > np.arange(A.shape[-2])[:, None]
+        E = np.exp(A - A.max(-1, keepdims=True)) * ~(causal & future)
+        return E / E.sum(-1, keepdims=True) @ v
+
+    def ignoring(q, k, v, *, causal=False, **options):
+        return tiles_alone(q, k, v)
+
+    names = [[x.name for x in detect(Candidate(fn, options={"causal": "causal"}))[1]] for fn in (tiles_alone, ignoring)]
+    assert "causal_ignored" not in names[0] and "causal_ignored" in names[1]

@@ -18,6 +18,7 @@ from attnmath._examine.problems.case import Case, Conventions, Rng, Sizes
 from attnmath._examine.report.report import Finding
 
 Read = tuple[Conventions | None, list[Finding]]  # several conventions at once
+LONGER = 256  # queries and keys: a kernel may skip what is masked by whole tiles alone
 NEED_NO_OPTION = "scale", "fill", "empty", "inside"  # these can be read off any candidate
 
 
@@ -56,11 +57,18 @@ def _pattern(candidate: Candidate, means: Conventions, case: Case) -> np.ndarray
     return None if W is None else W > W.max(-1, keepdims=True) / 2
 
 
-def _ignored(candidate: Candidate, means: Conventions, sizes: Sizes, **asked: Any) -> bool:
-    """Whether what is asked for changes nothing, bit for bit, in hard attention."""
-    case = probes.hard(sizes, np.random.default_rng(3))
-    plain, other = (candidate.run(x, means, forward=True).answer for x in (case, replace(case, **asked)))
-    return plain is not None and other is not None and np.array_equal(plain.O, other.O)
+def _ignored(candidate: Candidate, means: Conventions, sizes: Sizes, word: str) -> bool:
+    """Whether a mask changes nothing, bit for bit, nor in longer sequences if it takes them."""
+    for s in (sizes, replace(sizes, n=LONGER, m=LONGER)):
+        rng = np.random.default_rng(3)
+        case, keep = probes.gaussian_case(s, rng, candidate.dtype), rng.random((s.b, 1, s.n, s.m)) < 0.6
+        asked = replace(case, causal=True) if word == "causal" else replace(case, keep=keep)
+        plain, other = (candidate.run(x, means, forward=True).answer for x in (case, asked))
+        if plain is None or other is None:
+            return s is not sizes
+        if not np.array_equal(plain.O, other.O):
+            return False
+    return True
 
 
 def _axes(candidate: Candidate, layout: str | None) -> list[str | None]:
@@ -97,7 +105,7 @@ def _read_mask(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng)
             best = best.told(mask_axes=_broadcast(candidate, means.told(mask=best.mask), sizes, "mask"))
         return best, []
     whole = [means.told(mask=x.mask) for x in scores if x.mask_axes is None]
-    if all(_ignored(candidate, x, sizes, keep=keep) for x in whole):
+    if all(_ignored(candidate, x, sizes, "mask") for x in whole):
         return None, [Finding("mistake", "mask_ignored", "the mask is ignored", cure="use it")]
     return None, [_unexplained("mask", "no kind of mask (True = keep, True = drop, added numbers) explains it")]
 
@@ -143,7 +151,7 @@ def _read_causal(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rn
         right = {o: _agreement(seen, o) for o in (*names, -1, 1, s.m - s.n - 1, s.m - s.n + 1)}
         best = max(right, key=right.__getitem__)
         if right[best] <= 0.5:
-            ignored = seen.all() and _ignored(candidate, means, s, causal=True)
+            ignored = seen.all() and _ignored(candidate, means, s, "causal")
             findings.append(
                 Finding("mistake", "causal_ignored", "the causal mask is ignored", cure="use it") if ignored
                 else _unexplained("causal", f"no causal mask explains what it sees for n = {s.n}, m = {s.m}")

@@ -87,8 +87,6 @@ class Examination:
             return self._report("not judged", found + extent.refusals(self.problems, self.faults))
         self._again()
         found = self._diagnosed() if self.failures else []
-        seemed = ("mask_ignored", "causal_ignored") if self.failures else ()  # all problems tell more
-        self.notes = [x for x in self.notes if x.name not in seemed]
         if self.reference:
             self.notes.append(self.reference.finding())
             self.means = self.reference.shown(self.means)
