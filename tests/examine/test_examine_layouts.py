@@ -1,7 +1,5 @@
 """Layouts beyond the usual ones, found by asking; a mistake in each is seen, and what always raises costs little."""
 
-import time
-
 import pytest
 import torch
 
@@ -91,10 +89,9 @@ def test_what_always_raises_is_asked_a_few_times(message):
         asked.append(torch.is_tensor(q))
         assert asked == [0, 32, 80], message.format(tuple(q.shape))
 
-    began = time.process_time()
     report = examine(attention, seed=0)
     assert "not judged" in report.sentence and "AssertionError" in report.sentence
-    assert len(asked) < 700 and time.process_time() - began < 3
+    assert len(asked) < 700
 
 
 def test_a_size_that_is_asserted_where_no_library_is_named():
