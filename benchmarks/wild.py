@@ -81,6 +81,7 @@ def outcome(job):
         failed = any(f.name == "examination" for f in report.findings)
         verdict, sentence = "exception" if failed else judged(report), report.sentence
         named = report.verdict == "wrong" and any(f.kind in ("mistake", "contract") for f in report.findings)
+        named |= any(f.kind == "unlisted" and " in which " in f.title for f in report.findings)
     except BaseException as error:  # what the checker lets out
         verdict, sentence, named = "exception", repr(error), False
     seconds = time.perf_counter() - began

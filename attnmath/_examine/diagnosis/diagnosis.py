@@ -9,6 +9,8 @@ from dataclasses import replace
 from itertools import islice, permutations, product
 from typing import NamedTuple
 
+import numpy as np
+
 from attnmath._examine.diagnosis.coefficients import from_terms
 from attnmath._examine.diagnosis.gate import (
     Ask,
@@ -19,17 +21,24 @@ from attnmath._examine.diagnosis.gate import (
     edits_of,
     fresh_trials,
     proof,
+    reached,
     sharpened,
 )
 from attnmath._examine.diagnosis.mechanisms import flushed, replayed, rounded_somewhere, sameness, without_name
 from attnmath._examine.diagnosis.trial import Failure
 from attnmath._examine.mistakes.memory import MEMORY
-from attnmath._examine.mistakes.mistakes import MISTAKES, MORE_MISTAKES
+from attnmath._examine.mistakes.mistakes import GENERATED, MISTAKES
+from attnmath._examine.mistakes.modes import BACK_NAMES, IN_WAY_BACK, KERNELS, OWN
+from attnmath._examine.mistakes.parts import Part, parts_of
 from attnmath._examine.problems.case import Case
 from attnmath._examine.problems.steps import Mistake, StepChanges
 from attnmath._examine.report.report import Finding
 
-HEAD_MISTAKES = [*MISTAKES, *MEMORY, *MORE_MISTAKES]
+NAMED = [*MISTAKES, *MEMORY]
+HEAD_MISTAKES = [*NAMED, *GENERATED]
+GENERATED_NAMES = {m.name for m in GENERATED}
+MOST_TERMS = 6  # readings of the separate terms
+MOST_PROOFS = 24  # that are tried on new problems
 MOST_NAMES = 3  # where more names than that fit as well, none is given
 MOST_WORDINGS = 3  # or tiles
 MOST_PARTS = 40  # edits that explain a part
@@ -54,10 +63,12 @@ class MistakeForm(NamedTuple):
         return Finding("mistake", m.name, title, where, m.formula, m.cure, evidence)
 
 
-def diagnose(trials: Sequence[Failure], more: Sequence[Case] = (), ask: Ask | None = None) -> list[Finding]:
+def diagnose(
+    trials: Sequence[Failure], more: Sequence[Case] = (), ask: Ask | None = None, alone: bool = False
+) -> list[Finding]:
     """The edits that explain all problems, each once; or what is wrong, without a name.
 
-    more: problems that have not been tried, which ask tries
+    more: problems that have not been tried, which ask tries; alone: only one edit of those that have a name
     """
     trials = sorted(trials, key=lambda f: (not f.wrong, not f.telling, f.size))
     failures = [f for f in trials if f.wrong]
@@ -66,14 +77,18 @@ def diagnose(trials: Sequence[Failure], more: Sequence[Case] = (), ask: Ask | No
             return [without_name(trials, "the same problem is answered otherwise when it is asked again")]
     if found := replayed(failures) or flushed(trials):
         return found
-    terms = multiples(failures)
-    for proposals in (one_edit(failures), terms, islice(two_edits(trials), MOST_PAIRS)):
+    for proposals in (
+        one_edit(failures, NAMED), islice(multiples(failures), MOST_TERMS), one_edit(failures, GENERATED),
+        in_parts(failures), islice(two_edits(trials), MOST_PAIRS),
+    )[: 1 if alone else None]:
         proofs = [one for edits in proposals if (one := proof(edits, trials))]
         proofs = [one for one in proofs if one.always] or proofs
-        proofs = proofs[: 1 if proposals is terms else None]
-        if proofs:
-            fresh = fresh_trials(more, ask, proofs) if ask else []
-            proofs = [again for one in proofs if (again := proof(one.edits, [*trials, *fresh]))]
+        proofs.sort(key=lambda one: sum(e.where in KERNELS.values() for e in one.edits))
+        proofs = proofs[:MOST_PROOFS]
+        fresh = fresh_trials(more, ask, proofs) if ask and proofs else []
+        proofs = [again for one in proofs if (again := proof(one.edits, [*trials, *fresh]))]
+        named = [one for one in proofs if all(e.mistake in NAMED for e in one.edits)]
+        proofs = named or proofs[:1]  # others that give the same numbers say the same
         if proofs and (found := said(proofs, failures, len(trials), fresh, ask, more)):
             return found
     return rounded_somewhere(trials) or [without_name(trials)]
@@ -82,13 +97,28 @@ def diagnose(trials: Sequence[Failure], more: Sequence[Case] = (), ask: Ask | No
 # ---- which edits may it be ----------------------------------------------------------------------
 
 
-def one_edit(failures: Sequence[Failure]) -> Iterator[tuple[Edit, ...]]:
+def one_edit(
+    failures: Sequence[Failure], mistakes: Sequence[Mistake], part: Part | None = None
+) -> Iterator[tuple[Edit, ...]]:
     """Each edit that gives what came in the first failing problem; of a long one the first edits alone."""
-    most = int(MOST_SCORES / (failures[0].want.O[..., 0].size * failures[0].case.K.shape[2]))
-    every = (x for mistake in HEAD_MISTAKES for x in edits_of(mistake, failures[0]))
+    f = failures[0]
+    most = int(MOST_SCORES / (f.want.O[..., 0].size * f.case.K.shape[2]))
+    every = (x for mistake in mistakes for x in edits_of(mistake, f, True, part))
     for edit, changes in islice(every, most):
-        if failures[0].explained_by(changes):
+        if f.explained_by(changes):
             yield (edit,)
+
+
+def in_parts(failures: Sequence[Failure]) -> Iterator[tuple[Edit, ...]]:
+    """Edits in a part of the work alone: that of the batch elements, heads, queries or keys that are wrong."""
+    f = failures[0]
+    for axis, sizes in enumerate((("b", "b"), ("H", "G"), ("n", "m"))):
+        for letters, size in ((("O", "dQ"), sizes[0]), (("dK", "dV"), sizes[1])):
+            others = tuple(x for x in range(4) if x != axis)
+            wrong = [f.wrong[x].any(axis=others) for x in letters if x in f.wrong]
+            if wrong and not (size in "mG" and "O" in f.wrong):
+                for part in parts_of("H" if size == "G" else size, np.any(wrong, axis=0)):
+                    yield from one_edit(failures, HEAD_MISTAKES, part)
 
 
 def multiples(failures: Sequence[Failure]) -> Iterator[tuple[Edit, ...]]:
@@ -105,33 +135,43 @@ def two_edits(trials: Sequence[Failure]) -> Iterator[tuple[Edit, ...]]:
     if not failures:  # there are too many pairs for long ones
         return
     some = [f for f in trials if f.telling][:: max(1, len(trials) // SOME)]
-    kinds = {(edit.mistake.title, edit.detail): edit for (edit,) in one_edit(failures)}
+    kinds = {(edit.mistake.title, edit.detail): edit for (edit,) in one_edit(failures, HEAD_MISTAKES)}
     ranked = [(sum(f.explained_by(changes_of((edit,), f)) for f in some), edit) for edit in kinds.values()]
     for _, first in sorted(ranked, key=lambda x: -x[0])[:MOST_FIRST]:
         left = next((f for f in failures if not f.explained_by(changes_of((first,), f))), failures[0])
         yield from pairs_with(first, left)
     richest = max(representatives(failures), key=lambda f: len(f.wrong))
-    partly: dict[tuple[str, frozenset[str]], list[Edit]] = {}
-    for mistake in HEAD_MISTAKES:
-        for edit, changes in edits_of(mistake, richest):
-            s = richest.steps(changes)
-            here = frozenset(x for x in richest.wrong if richest.gives_letter(x, s))
-            same = partly.setdefault((mistake.name, here), [])
-            if here and len(same) < MOST_WORDINGS:
-                same.append(edit)
-    parts = [(edit, here) for (_, here), same in partly.items() for edit in same][:MOST_PARTS]
+    parts = partly(richest)
     for (a, of_a), (b, of_b) in permutations(parts, 2):
         all_of_it = of_a | of_b == richest.wrong.keys() and a.mistake.name != b.mistake.name
         if all_of_it and richest.explained_by(changes_of((a, b), richest)):
             yield a, b
 
 
+def partly(f: Failure) -> list[tuple[Edit, frozenset[str]]]:
+    """Edits that give some of the wrong outputs, and which; of those that give the same numbers the first."""
+    found: dict[tuple[frozenset[str], bytes], Edit] = {}
+    for mistake in HEAD_MISTAKES:
+        for edit, changes in edits_of(mistake, f):
+            if OWN in changes or not f.wrong.keys() & reached(changes):
+                continue
+            s = f.steps(changes)
+            here = frozenset(x for x in f.wrong if f.gives_letter(x, s))
+            if here:
+                numbers = b"".join(np.round(x / (np.abs(x).max() or 1), 6).tobytes() for x in s.answer().there.values())
+                found.setdefault((here, numbers), edit)
+    return [(edit, here) for (here, _), edit in found.items()][:MOST_PARTS]
+
+
 def pairs_with(first: Edit, f: Failure) -> Iterator[tuple[Edit, ...]]:
     """An edit, and each other that with it gives what came in a problem."""
     mine = changes_of((first,), f)
+    could = reached(mine)
     for mistake in HEAD_MISTAKES:
         if mistake.name != first.mistake.name:
             for other, changes in edits_of(mistake, f):
+                if OWN in changes or not could | reached(changes) >= f.wrong.keys():
+                    continue
                 if f.explained_by((*changes[:-1], *mine, changes[-1])):
                     yield first, other
                 elif mine and changes[-1].keys() & mine[-1].keys() and f.explained_by((*changes, *mine)):
@@ -165,10 +205,14 @@ def said(
     for i, edit in enumerate(first.edits):
         same = [p for p in proofs if len(p.edits) == len(first.edits) and p.edits[i].mistake is edit.mistake]
         words = [x for x in dict.fromkeys(p.edits[i].detail for p in same) if x]
+        words += [f"for {edit.part.words} alone"] if edit.part else []
         when = [sharp_words(x, first, failures, ask, more) for x in first.when[i]]
         if len(words) > MOST_WORDINGS or len(when) > MOST_WORDINGS:
             return []
-        form = MistakeForm(edit.mistake, " or ".join(words), ())
+        m = edit.mistake
+        name = BACK_NAMES.get(m.name, f"{m.name}_bwd") if edit.where == IN_WAY_BACK else m.name
+        mistake = m._replace(title=edit.where + m.title, name=name)
+        form = MistakeForm(mistake, " or ".join(words), ())
         finding = form.finding(failures[0].where(), evidence)
         only = f", only {' or '.join(when)}" if any(when) else ""
         found.append(replace(finding, title=finding.title + only))

@@ -10,7 +10,7 @@ from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.functions import Broken, Fault, failure_of
 from attnmath._examine.diagnosis import extent, own_output
 from attnmath._examine.diagnosis.conventions import detect
-from attnmath._examine.diagnosis.diagnosis import diagnose
+from attnmath._examine.diagnosis.diagnosis import GENERATED_NAMES, diagnose
 from attnmath._examine.diagnosis.habits import broken_habits, hazards
 from attnmath._examine.diagnosis.mechanisms import without_name
 from attnmath._examine.diagnosis.probes import TRIED, read_scale
@@ -41,6 +41,9 @@ class JudgedCase(NamedTuple):
     tried: TriedProblem
     failure: Failure | None
     faults: tuple[Fault, ...]
+
+
+USUAL = "1/sqrt(d_k)"
 
 
 class Examination:
@@ -203,8 +206,12 @@ class Examination:
             wide.give(cases(self.takes, "float32", self.seed, self.candidate.taken))
             e = wide if wide.failures else self
         with np.errstate(all="ignore"):
-            found = self._named(e, e.means)
             told = self.asked
+            found = []
+            if told.scale is None and e.means.scale != USUAL:  # the scale was read where it may be the mistake
+                found = self._named(e, replace(e.means, scale=None), alone=True)
+            if not found or any(x.kind != "mistake" for x in found):
+                found = self._named(e, e.means)
             if any(x.name == "f_align" for x in found) and told.causal is None:  # nobody said which is meant
                 other = "upper_left" if e.means.causal != "upper_left" else "lower_right"
                 found = self._named(e, replace(e.means, causal=other)) or found
@@ -215,13 +222,15 @@ class Examination:
         named = all(x.kind == "mistake" for x in found)
         demanded = told != Conventions(layout=told.layout)
         # It may be another function, if its gradients are those of O.
-        far = [x.name for x in found] == ["O_scaled"] or len(found) > 1 and any("O" in f.wrong for f in e.failures)
+        far = {x.name for x in found} <= {"O_scaled", *GENERATED_NAMES} or len(found) > 1 and any("O" in f.wrong for f in e.failures)
         if named and (demanded or not far):
             return found
         another = self._another()
+        if another and another.kind == "unlisted" and named and len(found) == 1:
+            another = replace(another, title=f"{another.title}; it is attention in which {found[0].title}")
         return [another] if another and (another.kind == "unlisted" or not named) else found
 
-    def _named(self, e: "Examination", means: Conventions) -> list[Finding]:
+    def _named(self, e: "Examination", means: Conventions, alone: bool = False) -> list[Finding]:
         """What is wrong with what e was given, by these conventions."""
 
         def ask(case: Case) -> Failure | None:
@@ -230,7 +239,7 @@ class Examination:
 
         more = cases(e.takes, e.dtype, self.seed + 1, self.candidate.taken)
         trials = [f.under(means) for f in e.trials]
-        return diagnose(trials, more, ask) if any(f.wrong for f in trials) else []
+        return diagnose(trials, more, ask, alone) if any(f.wrong for f in trials) else []
 
     def _another(self) -> Finding | None:
         """That it is a function that is not in the list, and whether its gradients are those of its output."""

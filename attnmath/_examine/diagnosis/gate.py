@@ -4,7 +4,7 @@ An edit is a wrong step in one wording, the same in every problem: a tile of 64 
 Where it acts must be all problems, or those that one condition tells from the others; it is then said.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import NamedTuple
@@ -12,50 +12,72 @@ from typing import NamedTuple
 import numpy as np
 
 from attnmath._examine.diagnosis.trial import Failure
+from attnmath._examine.mistakes.modes import IN_WAY_BACK, OWN, modes
+from attnmath._examine.mistakes.parts import Part
 from attnmath._examine.problems.case import Case, Conventions, traits_of
-from attnmath._examine.problems.steps import WAYS, Mistake, StepChanges
+from attnmath._examine.problems.steps import DOWNSTREAM, Mistake, StepChanges
 
-# What the two ways to find D, and the two to find P, depend on: elsewhere they are the same.
-UPSTREAM = frozenset("Q K V dO R gamma owner seen bias B keys values QK A P O owner_back B_back keys_back"
-                     " values_back A_back P_back R_back dP".split())
 FRESH = 12  # new problems that a name has to explain, too
 SHARPEST = 8  # calls that look for the place of a threshold
 Ask = Callable[[Case], Failure | None]  # what a candidate answers to one more problem
 
 
 class Edit(NamedTuple):
-    """A mistake in one wording, with one way to find P and D: the same edit of the program in every problem."""
+    """A mistake in one wording, where it acts, in one part: the same edit of the program in every problem."""
 
     mistake: Mistake
     detail: str = ""
     which: int = 0  # of the forms with the same wording
-    way: int = 0
+    mode: int = 0  # of those that the mistake has
+    where: str = ""  # in words, the mode
+    part: Part | None = None  # of batch elements, heads, queries or keys
 
-    def change(self, case: Case, means: Conventions) -> StepChanges | None:
-        """The steps that differ in a problem; None where there is nothing to change."""
+    def changes(self, case: Case, means: Conventions) -> tuple[StepChanges, ...]:
+        """The steps that differ in a problem; none where there is nothing to change."""
         which = self.which
         for detail, change in self.mistake.forms(case, means):
             if detail == self.detail:
                 if which == 0:
-                    return change
+                    change = self.part.of(change, case) if self.part else change
+                    if not change:
+                        return ()
+                    return next((changes for i, (_, changes) in enumerate(modes(change)) if i == self.mode), ())
                 which -= 1
-        return None
+        return ()
 
 
-def edits_of(mistake: Mistake, f: Failure) -> Iterator[tuple[Edit, tuple[StepChanges, ...]]]:
-    """A mistake in every form that it can have in a problem."""
+def edits_of(
+    mistake: Mistake, f: Failure, whole: bool = False, part: Part | None = None
+) -> Iterator[tuple[Edit, tuple[StepChanges, ...]]]:
+    """A mistake in every form that it can have in a problem; whole: those that may explain all that is wrong."""
     counted: dict[str, int] = {}
     for detail, change in mistake.forms(f.case, f.means):
         which = counted[detail] = counted.get(detail, -1) + 1
-        for way in range(len(WAYS) if UPSTREAM & change.keys() else 1):
-            yield Edit(mistake, detail, which, way), (*WAYS[way], change)
+        change = part.of(change, f.case) if part else change
+        if not change:
+            continue
+        for mode, (words, changes) in enumerate(modes(change)):
+            if not whole or reaches(words, changes, f.wrong):
+                yield Edit(mistake, detail, which, mode, words, part), changes
+
+
+def reached(changes: Sequence[StepChanges]) -> set[str]:
+    """The letters that these steps can change."""
+    return set().union(*(DOWNSTREAM[x] for change in changes for x in change))
+
+
+def reaches(words: str, changes: Sequence[StepChanges], wrong: Collection[str]) -> bool:
+    """Whether an edit can change all these outputs, and the output where that is wrong."""
+    if OWN in changes:
+        return "O" in wrong
+    all_of_it = reached(changes)
+    return ("O" in wrong) is ("O" in all_of_it and words != IN_WAY_BACK) and all_of_it.issuperset(wrong)
 
 
 def changes_of(edits: Sequence[Edit], f: Failure) -> tuple[StepChanges, ...]:
     """What these edits change together in a problem; nothing where there is nothing to change."""
-    changes = [(edit, edit.change(f.case, f.means)) for edit in edits]
-    ways = [way for edit, change in changes if change is not None for way in WAYS[edit.way]]
-    return (*ways, *(change for _, change in changes if change is not None))
+    changes = [edit.changes(f.case, f.means) for edit in edits]
+    return (*(x for some in changes for x in some[:-1]), *(some[-1] for some in changes if some))
 
 
 # ---- a condition: what tells the problems in which an edit acts from the others ------------------

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnmath._examine.contract.candidate import Candidate
+from attnmath._examine.diagnosis.trial import ARGUMENT
 from attnmath._examine.problems.bounds import judge_answer, right_and_bounds
 from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath._examine.problems.families import cases
@@ -34,7 +35,6 @@ LENGTHS = {
 MORE = "reference=, your own plain function, says whether the output is right; check_vjp judges any gradient"
 Directions = dict[str, tuple[np.ndarray, float]]  # of each argument, and what it is multiplied by
 Allowed = Sequence[tuple[Answer, float, float]]  # what came, how far its gradients may be off; least of all
-ARGUMENT = {"dQ": "Q", "dK": "K", "dV": "V", "dB": "bias"}
 
 
 class Differences(NamedTuple):

@@ -6,12 +6,15 @@ from functools import cached_property
 
 import numpy as np
 
+from attnmath._examine.mistakes.modes import OWN
 from attnmath._examine.problems.bounds import judge_answer, right_and_bounds, where_in_words
 from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath._examine.problems.steps import StepChanges, Steps, changes_of_empty_rows
 from attnmath.rounding.formats import unit_roundoff
 
 TINY, HUGE, LARGE = 1e-300, 1e200, 1e15
+NEAR = 1e-7  # how well a difference of the output in float64 is known
+ARGUMENT = {"dQ": "Q", "dK": "K", "dV": "V", "dB": "bias"}
 
 
 def blown(x: np.ndarray) -> np.ndarray:
@@ -58,7 +61,8 @@ class Failure:
 
     def under(self, means: Conventions) -> "Failure":
         """The same answer, judged by other conventions for empty rows or for causal masks."""
-        if means == self.means or not (self.case.causal or "empty row" in self.case.traits):
+        scaled = means.scale == self.means.scale or self.case.scale is not None
+        if means == self.means or scaled and not (self.case.causal or "empty row" in self.case.traits):
             return replace(self, means=means)
         want, off = right_and_bounds(self.case, means, self.dtype)
         judged = judge_answer(self.got, want, off, self.dtype)
@@ -77,16 +81,49 @@ class Failure:
 
     def gives(self, changes: Collection[StepChanges]) -> bool:
         """Whether wrong steps give everything that came."""
+        try:
+            return self._gives(changes)
+        except (ValueError, TypeError, IndexError):  # numbers of other shapes stand in their place
+            return False
+
+    def _gives(self, changes: Collection[StepChanges]) -> bool:
         s = self.steps(changes)
+        if OWN in changes:
+            return self.gives_letter("O", s) and self.own_gradients(s)
         if "poison" in self.case.traits and any(blown(getattr(s, x)).any() for x in self.got.there):
             return bool(self.wrong)  # what comes through is lost in huge numbers
         letters = sorted(self.got.there, key=lambda x: x not in self.wrong)  # wrong ones first: most forms fail
         return all(self.gives_letter(x, s) for x in letters)
 
+    def own_gradients(self, s: Steps) -> bool:
+        """Whether the gradients are those of this program's output, along a direction of each argument."""
+        if "poison" in self.case.traits:
+            return True
+        rng = np.random.default_rng(7)
+        for letter, name in ARGUMENT.items():
+            x, got = getattr(self.case, name), getattr(self.got, letter)
+            if x is None or got is None or letter not in self.got.there or not np.isfinite(s.O).all():
+                continue
+            direction = np.where(np.isfinite(x), rng.standard_normal(x.shape), 0.0)
+            h = 2.0**-17 * max(1.0, float(np.sqrt(np.mean(x[np.isfinite(x)] ** 2))))
+            with np.errstate(all="ignore"):
+                ends = (s.at(replace(self.case, **{name: x + t * direction})).O for t in (h, -h))
+                slope = float(((next(ends) - next(ends)) * self.case.dO).sum() / (2 * h))
+                mine = float((got * direction).sum())
+            bound, rough = self.allowed[letter]
+            size = float(np.abs(got * direction).sum())
+            doubt = float((np.abs(direction) * np.minimum(bound, HUGE)).sum()) + (rough + NEAR) * size
+            doubt += NEAR * float(np.abs(s.O * self.case.dO).sum())
+            if not abs(mine - slope) <= doubt:
+                return False
+        return True
+
     def explained_by(self, changes: Collection[StepChanges]) -> bool:
         """Whether these steps give everything that came, and the right ones do not do so as well."""
         if not changes:
             return not self.wrong
+        if OWN in changes:
+            return self.gives(changes) and (not self.wrong or "O" in self.wrong)
         return self.gives(changes) and (not self.wrong or not self.telling or self._nearer(self.steps(changes)))
 
     def _nearer(self, s: Steps) -> bool:

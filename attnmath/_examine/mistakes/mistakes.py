@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from attnmath._examine.mistakes.operators import BACK_NAMES, one_direction
+from attnmath._examine.mistakes.operators import generated
 from attnmath._examine.mistakes.wrong_terms import WRONG_BIASES, WRONG_GRADIENTS, WRONG_WEIGHTS
 from attnmath._examine.problems import steps
 from attnmath._examine.problems.case import Case, Conventions
@@ -49,6 +49,35 @@ def causal_shifted(case: Case, means: Conventions) -> Wordings:
             yield word, {"seen": steps.bind(lambda s, x, seen: np.broadcast_to(seen, x.shape), seen)}
 
 
+def causal_by_rule(case: Case, means: Conventions) -> Wordings:
+    """Another rule than j <= i + start: with tiles, or a buffer of t places."""
+    if not case.causal:
+        return
+    n, m = case.Q.shape[2], case.K.shape[2]
+    i, j, start = np.arange(n)[:, None], np.arange(m), 0 if means.causal == "upper_left" else m - n
+    rules: dict[str, Callable[[int], np.ndarray]] = {
+        "whole tiles of {} are hidden or seen": lambda t: j // t <= (i + start) // t,
+        "a query has its number in a tile of {}": lambda t: j <= i % t + start,
+        "beyond {} places nothing is hidden": lambda t: (j <= i + start) | (i >= t) | (j >= t),
+        "beyond {} places all is hidden": lambda t: (j <= i + start) & (i < t) & (j < t),
+    }
+    keep = True if case.keep is None else case.keep
+    for word, rule in rules.items():
+        for t in TILES:
+            yield word.format(t), {"seen": steps.bind(lambda s, x, seen: np.broadcast_to(seen, x.shape), rule(t) & keep)}
+
+
+def keys_lost(case: Case, means: Conventions) -> Wordings:
+    return tile_lost("keys", case.K.shape[2], False, lambda kept: {"seen": lambda s, x: x & kept})
+
+
+def short_buffer(case: Case, means: Conventions) -> Wordings:
+    i, j = np.arange(case.Q.shape[2])[:, None], np.arange(case.K.shape[2])
+    for t in TILES:
+        yield f"queries from {t} on see the first {t} keys", {
+            "seen": steps.bind(lambda s, x, lost: x & ~lost, (i >= t) & (j >= t))}
+
+
 def inverted(case: Case, means: Conventions) -> Wordings:
     if case.keep is not None:
         yield "", steps.as_in("seen", replace(case, keep=~case.keep), means)
@@ -75,6 +104,16 @@ def other_groups(case: Case, means: Conventions) -> Wordings:
     yield "", {"owner": lambda s, x: case.owner(means.told(groups=other))}
 
 
+def other_sums(who: str) -> steps.Forms:
+    def forms(case: Case, means: Conventions) -> Wordings:
+        other = case.owner(means.told(groups="blocks" if means.groups == "interleaved" else "interleaved"))
+        sums: StepChanges = {"dK": lambda s, x: steps.grouped(s.dkeys, other, x.shape[1]),
+                             "dV": lambda s, x: steps.grouped(s.dvalues, other, x.shape[1])}
+        yield "", {x: step for x, step in sums.items() if x in who}
+
+    return forms
+
+
 def weighted_groups(pick: Callable[[int], np.ndarray]) -> StepChanges:
     """Sums over groups in which each member has the weight that pick gives for the size of the group."""
     def over(x: np.ndarray, s: steps.Steps) -> np.ndarray:
@@ -88,17 +127,28 @@ def weighted_groups(pick: Callable[[int], np.ndarray]) -> StepChanges:
 
 WRONG_MASKS: list[Mistake] = [
     # groups
-    *(Mistake(name, f"dK and dV {do}", only(weighted_groups(pick)), GROUPS, "add over the group")
-      for name, do, pick in (
-        ("gqa_last", "keep the last query head of a group alone", lambda size: np.arange(size) == size - 1),
-        ("gqa_first", "keep the first query head of a group alone", lambda size: np.arange(size) == 0),
-        ("gqa_mean", "are means over a group instead of sums", lambda size: np.full(size, 1 / size)))),
+    *(Mistake(name, f"{who} {do}", only({x: step for x, step in summed.items() if x in who}), GROUPS,
+              "add over the group")
+      for who in ("dK and dV", "dK", "dV") for name, do, summed in (
+        ("gqa_last", "keeps the last query head of a group alone",
+         weighted_groups(lambda size: np.arange(size) == size - 1)),
+        ("gqa_first", "keeps the first query head of a group alone",
+         weighted_groups(lambda size: np.arange(size) == 0)),
+        ("gqa_mean", "is a mean over a group instead of a sum",
+         weighted_groups(lambda size: np.full(size, 1 / size))),
+        ("gqa_cut", "is that of the first query heads, not a sum over each group",
+         {"dK": lambda s, x: s.dkeys[:, : x.shape[1]], "dV": lambda s, x: s.dvalues[:, : x.shape[1]]}))),
+    *(Mistake("gqa_map_bwd", f"{who} is summed over other groups: h mod G and h // (H/G) are mixed up",
+              other_sums(who), GROUPS, "query head h reads the head h // (H/G)") for who in ("dK and dV", "dK", "dV")),
     Mistake("f_gqa_map", "query heads read other heads of keys and values: h mod G and h // (H/G) are mixed up",
             other_groups, GROUPS, "query head h reads the head h // (H/G)"),
     # masks
     Mistake("f_align", "the causal mask has the other alignment", aligned, CAUSAL_MASK,
             "lower right: the last query has the place of the last key"),
     Mistake("causal_off_by_one", "the causal mask is off by one", causal_shifted, CAUSAL_MASK, "j <= i"),
+    Mistake("causal_rule", "the causal mask has another rule", causal_by_rule, CAUSAL_MASK, "j <= i"),
+    Mistake("keys_lost", "keys are left out", keys_lost, ATTENTION, "the last tile may be a part"),
+    Mistake("short_buffer", "later keys are left out", short_buffer, ATTENTION, "a query sees all keys"),
     Mistake("causal_ignored", "the causal mask is ignored", steps.ignored("seen", "causal"), CAUSAL_MASK,
             "use it"),
     Mistake("mask_ignored", "the mask is ignored", steps.ignored("seen", "keep"), CAUSAL_MASK, "use it"),
@@ -277,16 +327,5 @@ WRONG_PLACES: list[Mistake] = [
 ]
 
 
-IN_THE_WAY_BACK = {"dB_transposed", "dB_batch0", "dB_mean", "dB_scaled", "local_lse", "dV_nodrop", "dP_nodrop",
-                   "gqa_last", "gqa_first", "gqa_mean"}
-# Where two explain as much, the first is named.
-BOTH_WAYS = [m for m in (*WRONG_MASKS, *WRONG_BIASES, *WRONG_WEIGHTS) if m.name not in IN_THE_WAY_BACK]
-MISTAKES: list[Mistake] = [
-    *WRONG_GRADIENTS, *one_direction([m for m in BOTH_WAYS if m.name in BACK_NAMES], back=True),
-    *WRONG_BIASES, *WRONG_MASKS, *WRONG_WEIGHTS, *WRONG_PLACES,
-]
-# A head alone is asked for more: whether the same mistake is in one direction alone.
-MORE_MISTAKES: list[Mistake] = [
-    *one_direction([m for m in BOTH_WAYS if m.name not in BACK_NAMES], back=True),
-    *one_direction(BOTH_WAYS, back=False),
-]
+MISTAKES: list[Mistake] = [*WRONG_GRADIENTS, *WRONG_BIASES, *WRONG_MASKS, *WRONG_WEIGHTS, *WRONG_PLACES]
+GENERATED = generated()  # asked for where none of those explains what came

@@ -1,50 +1,278 @@
-"""Operators that make further edits of the program out of others: the same mistake in one direction alone."""
+"""Edits of the program, from a few operators: what a step is given, in another form or exchanged for another letter.
 
-from collections.abc import Iterable
-from typing import Any
+Each place of the program (a step, and one of the letters that it names; or a letter, for all that name
+it) is combined with each operator that fits: left out, its sign turned, used twice, transposed, that of
+the first head, another letter in its stead.
+"""
 
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnmath._examine.mistakes.modes import FORWARD
 from attnmath._examine.problems.case import Case, Conventions
-from attnmath._examine.problems.steps import Mistake, StepChanges, Wordings
+from attnmath._examine.problems.steps import (
+    ATTENTION,
+    BACK,
+    DOWNSTREAM,
+    STEPS,
+    Mistake,
+    StepChanges,
+    Steps,
+    Wordings,
+)
+from attnmath._words.arrays import T, rowsum
 
-FORWARD = {"O", "dO"}  # an edit of these is in one direction anyway
-# Names that the same mistakes have in the way back alone.
-BACK_NAMES = {
-    "mask_ignored": "no_mask_bwd", "causal_ignored": "no_mask_bwd",
-    "causal_always": "causal_always_bwd", "f_align": "align_bwd", "f_gqa_map": "gqa_map_bwd",
-    "bias_ignored": "no_bias_bwd", "dropout_ignored": "drop_ignored_bwd", "f_drop_norescale": "drop_norescale_bwd",
+Operator = Callable[[Steps, Any], Any]  # what a step is given, in another form
+FORMULAS = {  # of each step, as the book has it
+    "A": "gamma Q K^T + B", "P": "softmax(A)", "O": "(P o R) V", "L": "log(rowsum(exp(A)))", "QK": "Q K^T",
+    "dP": "R o (dO V^T)", "D": "rowsum(P o dP)", "dA": "P o (dP - D)", "PR_back": "P o R",
+    "dQ": "gamma dA K", "dkeys": "gamma dA^T Q", "dvalues": "(P o R)^T dO", "dB": "dA, summed",
+    "dK": "dK of each query head, summed over the group", "dV": "dV of each query head, summed over the group",
+}
+NAMES = {"keys": "K", "keys_back": "K", "values": "V", "values_back": "V", "dkeys": "dK", "dvalues": "dV",
+         "PR_back": "P o R", "seen": "the mask", "bias": "the bias", "QK": "Q K^T"}
+SIZES = {  # of each letter
+    **dict.fromkeys(("Q", "dQ"), "b H n d_k"), **dict.fromkeys(("dO", "O"), "b H n d_v"),
+    **dict.fromkeys(("keys", "keys_back", "dkeys"), "b H m d_k"), "K": "b G m d_k", "dK": "b G m d_k",
+    **dict.fromkeys(("values", "values_back", "dvalues"), "b H m d_v"), "V": "b G m d_v", "dV": "b G m d_v",
+    **dict.fromkeys(("QK", "A", "P", "R", "B", "seen", "A_back", "P_back", "R_back", "PR_back", "B_back", "dP", "dA", "bias"),
+                    "b H n m"),
+    **dict.fromkeys(("L", "D"), "b H n 1"),
+}
+ADDED = {("dA", "D"), ("A", "B"), ("A_back", "B_back"), ("B", "bias")}  # what is added; all else is multiplied
+FACTORS = {("dA", "P_back"), ("dP", "R_back"), ("PR_back", "R_back"), ("PR_back", "P_back"), ("O", "R"),
+           ("D", "P_back")}
+PRODUCTS = {("QK", "Q"), ("QK", "keys"), ("O", "values"), ("dP", "dO"), ("dP", "values_back"), ("dQ", "dA"),
+            ("dQ", "keys_back"), ("dkeys", "dA"), ("dkeys", "Q"), ("dvalues", "PR_back"), ("dvalues", "dO")}
+EXCHANGED = *sorted(PRODUCTS | FACTORS), ("O", "P"), ("D", "dP"), ("dA", "dP")
+POOL = ("Q", "keys", "values", "R"), ("Q", "keys_back", "values_back", "dO", "O", "P_back", "PR_back", "dP", "dA", "R_back",
+                                      "A_back")  # what may stand in another's place: forward, back
+
+
+class Given:
+    """The letters as one step is given them: one of them in another form."""
+
+    def __init__(self, s: Steps, letter: str, operator: Operator) -> None:
+        self.s, self.letter, self.operator = s, letter, operator
+
+    def __getattr__(self, letter: str) -> Any:
+        x = getattr(self.s, letter)
+        return self.operator(self.s, x) if letter == self.letter else x
+
+
+class Place(NamedTuple):
+    """Where a letter is used: in one step, or in all."""
+
+    step: str  # "" in all
+    letter: str
+
+    def change(self, operator: Operator) -> StepChanges:
+        """The step that differs, where the letter is given to it in another form."""
+        if not self.step:
+            return {self.letter: operator}
+        step, letter = self.step, self.letter
+        return {step: lambda s, x: STEPS[step](Given(s, letter, operator))}  # type: ignore[arg-type]
+
+    @property
+    def words(self) -> str:
+        """Its formula."""
+        name, x = said(self.step or self.letter), self.step or self.letter
+        return f"{name} = {FORMULAS[x]}" if x in FORMULAS else name
+
+    @property
+    def formula(self) -> str:
+        """Where it stands in the book."""
+        return ATTENTION if (self.step or self.letter) in ("QK", "A", "P", "O", "L", "B") else BACK
+
+
+def said(letter: str) -> str:
+    """A letter as the book has it."""
+    return NAMES.get(letter, letter.removesuffix("_back"))
+
+
+def shape(letter: str, case: Case) -> tuple[int, ...]:
+    """Of a letter in a problem."""
+    sizes: dict[str, int] = {**case.sizes, "1": 1}
+    return tuple(sizes[x] for x in SIZES[letter].split())
+
+
+# ---- operators ----------------------------------------------------------------------------------
+
+
+def untransposed(x: np.ndarray) -> np.ndarray:
+    """(n, m) where its transpose belongs: the same numbers, read in rows of the other length."""
+    return x.reshape(*x.shape[:-2], *x.shape[:-3:-1])
+
+
+def misread_transpose(x: np.ndarray) -> np.ndarray:
+    """The transpose where x (n, m) belongs, read in rows of the other length."""
+    return untransposed(T(x).copy())
+
+
+READINGS = (misread_transpose, lambda x: T(untransposed(x)))  # of a buffer with its strides exchanged
+
+
+def _taken(axis: int, places: Callable[[int], Any]) -> Operator:
+    """What stands in other places along an axis."""
+    return lambda s, x: np.take(x, places(x.shape[axis]), axis)
+
+
+def _kept(axis: int, places: Callable[[np.ndarray, int], Any]) -> Operator:
+    """Zero elsewhere."""
+    def operator(s: Steps, x: np.ndarray) -> np.ndarray:
+        length = x.shape[axis]
+        kept = places(np.arange(length), length)
+        return np.moveaxis(np.where(kept, np.moveaxis(x, axis, -1), np.zeros((), x.dtype)), -1, axis)
+
+    return operator
+
+
+def batch_for_heads(s: Steps, x: np.ndarray) -> np.ndarray:
+    """Batch elements and heads in the order of each other."""
+    b, H = x.shape[:2]
+    return x.reshape(H, b, *x.shape[2:]).swapaxes(0, 1)
+
+
+def viewed(s: Steps, x: np.ndarray) -> np.ndarray:
+    """(b, H, n, d), whose memory is read as (b, n, H, d)."""
+    b, H, n, d = x.shape
+    return x.reshape(b, n, H, d).swapaxes(1, 2)
+
+
+ALONG: dict[str, Callable[[int], Operator]] = {  # with the word for what lies along the axis
+    "is that of the first {} for all": lambda axis: _taken(axis, lambda k: np.zeros(k, int)),
+    "is that of the last {} for all": lambda axis: _taken(axis, lambda k: np.full(k, k - 1)),
+    "is that of the {} before": lambda axis: lambda s, x: np.roll(x, 1, axis),
+    "is that of the next {}": lambda axis: lambda s, x: np.roll(x, -1, axis),
+    "is zero for the last {}": lambda axis: _kept(axis, lambda i, k: i < k - 1),
+    "is zero for the first {}": lambda axis: _kept(axis, lambda i, k: i > 0),
+    "is zero for all but the last {}": lambda axis: _kept(axis, lambda i, k: i == k - 1),
+    "is zero for all but the first {}": lambda axis: _kept(axis, lambda i, k: i == 0),
+    "holds the sum of each {} and those before it": lambda axis: lambda s, x: np.cumsum(x, axis),
 }
 
 
-def in_output(change: StepChanges) -> StepChanges:
-    """The output is that of the edited program; the way back is right."""
-    own: StepChanges = {"O": lambda s, x: s.apart(own, change).O}
-    return own
+def other(letter: str) -> Operator:
+    return lambda s, x: getattr(s, letter)
 
 
-def in_way_back(change: StepChanges) -> StepChanges:
-    """The gradients are those of the edited program; the output is right, and so is what is kept of it."""
-
-    def right(letter: str) -> Any:
-        return lambda s, x: getattr(s.apart(own), letter)
-
-    own: StepChanges = {**change, "O": right("O"), "L": right("L")}
-    return own
+def unnormalised(s: Steps, P: np.ndarray) -> np.ndarray:
+    """exp(A - the row's maximum), not divided by its sum."""
+    top = s.A.max(-1, keepdims=True)
+    return P * rowsum(np.exp(s.A - np.where(np.isneginf(top), 0.0, top)))
 
 
-def one_direction(mistakes: Iterable[Mistake], back: bool) -> list[Mistake]:
-    """The mistakes in the way back alone, or in the output alone."""
-    alone = in_way_back if back else in_output
-    where = "the way back" if back else "the output"
+SIMPLE: dict[str, Operator] = {
+    "has the wrong sign": lambda s, x: -x,
+    "is set to zero where it is negative": lambda s, x: np.maximum(x, 0),
+}
+OF_FACTORS: dict[str, Operator] = {
+    "is missing": lambda s, x: np.ones_like(x),
+    "is used twice": lambda s, x: x * x,
+}
+OF_GAMMA: dict[str, Operator] = {
+    **OF_FACTORS, "divides instead of multiplying": lambda s, x: 1 / x, "is its root": lambda s, x: abs(x) ** 0.5,
+}
+OF_WEIGHTS: dict[str, Operator] = {
+    "is not divided by the sum of its row": unnormalised, "is taken to be 1/m": lambda s, x: np.ones_like(x) / x.shape[-1],
+}
+OF_ADDED: dict[str, Operator] = {"is missing": lambda s, x: 0 * x}
+OF_PRODUCTS: dict[str, Operator] = {"is taken to be all ones": lambda s, x: np.ones_like(x)}
+OF_SCORES: dict[str, Operator] = {
+    "is multiplied by ln 2": lambda s, x: x * np.log(2), "is multiplied by log2(e)": lambda s, x: x / np.log(2),
+    "is multiplied by gamma": lambda s, x: x * s.gamma, "is divided by gamma": lambda s, x: x / s.gamma,
+}
+OF_ROWS: dict[str, Operator] = {
+    "is cut to the columns of Q and K": lambda s, x: _kept(3, lambda i, k: i < s.case.sizes["d_k"])(s, x),
+    **{f"is cut to {t} columns": _kept(3, lambda i, k, t=t: i < t) for t in (128, 64, 32, 16, 8)},  # type: ignore[misc]
+    **{f"is cut to whole groups of {t} columns": _kept(3, lambda i, k, t=t: i < max(k // t * t, min(t, k)))  # type: ignore[misc]
+       for t in (128, 64, 32, 16, 8, 4)},
+}
+OF_READ: dict[str, Operator] = {
+    "is reshaped, where it should be transposed": lambda s, x: T(untransposed(x)),
+    "is transposed, where it should not be": lambda s, x: misread_transpose(x),
+}
+OF_ORDER: dict[str, Operator] = {
+    "has batch elements and heads in the order of each other": batch_for_heads,
+    "is read in the order of another layout": viewed,
+}
 
-    def derived(m: Mistake) -> Mistake:
-        def forms(case: Case, means: Conventions) -> Wordings:
-            for detail, change in m.forms(case, means):
-                if not FORWARD & change.keys():
-                    yield detail, alone(change)
 
-        name = BACK_NAMES.get(m.name, f"{m.name}_bwd") if back else m.name
-        return Mistake(name, f"in {where} alone: {m.title}", forms, m.formula, m.cure)
+def fitting(place: Place) -> Iterator[dict[str, Operator]]:
+    """The operators that fit a place, beside those along an axis and other letters."""
+    at, letter = (place.step, place.letter), place.letter
+    sizes = SIZES.get(letter, "")
+    if "gamma" in letter:
+        yield OF_GAMMA
+        return
+    if at in FACTORS:
+        yield OF_FACTORS
+    if at in ADDED:
+        yield OF_ADDED
+    if at in PRODUCTS:
+        yield OF_PRODUCTS
+    if letter in ("A", "bias", "B", "L"):
+        yield OF_SCORES
+    if letter == "P_back" or at == ("O", "P"):
+        yield OF_WEIGHTS
+    if letter != "seen":
+        yield SIMPLE
+    if sizes[-1:] in "kv" and (at in PRODUCTS or letter == "dO"):
+        yield OF_ROWS
+    if at in PRODUCTS or letter in ("dP", "dA"):
+        yield OF_READ
+    if sizes.startswith("b H") and not place.step:
+        yield OF_ORDER
 
-    return [derived(m) for m in mistakes]
+
+def operators_at(place: Place) -> Iterator[tuple[str, Operator, Callable[[Case], bool]]]:
+    """All that fit a place: in words, with whether a problem has room for it."""
+    at, letter = (place.step, place.letter), place.letter
+
+    def there(case: Case) -> bool:
+        return letter != "bias" or case.bias is not None
+
+    for some in fitting(place):
+        for words, operator in some.items():
+            yield words, operator, there
+    sizes = SIZES.get(letter, "").split()
+    for axis, size in enumerate(sizes):
+        if size in WORDS:
+            def wide(case: Case, axis: int = axis) -> bool:
+                return there(case) and shape(letter, case)[axis] > 1
+
+            for words, along in ALONG.items():
+                yield words.format(WORDS[size]), along(axis), wide
+    for y in POOL[place.step in BACK_STEPS] if at in EXCHANGED else ():
+        if y != letter and y != place.step and place.step not in (y, letter) and y not in DOWNSTREAM[place.step]:
+            def alike(case: Case, y: str = y) -> bool:
+                return shape(y, case) == shape(letter, case)
+
+            yield f"has {said(y)} in its place", other(y), alike
 
 
+WORDS = {"b": "batch element", "H": "head", "G": "head", "n": "query", "m": "key"}
+BACK_STEPS = frozenset(STEPS) - FORWARD
+PLACES = [Place("", x) for x in ("dP", "D", "dA", "bias", "seen", "O", "dQ", "dkeys", "dvalues", "dO", "L", "A")]
+PLACES += [Place(step, x) for step, f in STEPS.items() for x in f.__code__.co_names if x in STEPS and step in FORMULAS
+           and (step, x) not in {("dK", "K"), ("dV", "V"), ("dK", "owner_back"), ("dV", "owner_back"), ("dB", "bias")}]
+
+
+def _edit(place: Place, words: str, operator: Operator, fits: Callable[[Case], bool]) -> Mistake:
+    """An edit at a place, in the problems that have room for it."""
+    def forms(case: Case, means: Conventions) -> Wordings:
+        if fits(case):
+            yield "", place.change(operator)
+
+    x = said(place.letter)
+    title = f"{x} {words}, in {place.words}" if place.step else f"{x} {words}"
+    name = re.sub("[^A-Za-z0-9]+", "_", f"{place.step} {place.letter} {words}").strip("_")
+    return Mistake(name, title, forms, place.formula, place.words)
+
+
+def generated(places: Iterable[Place] = PLACES) -> list[Mistake]:
+    """Every edit that an operator makes at a place."""
+    return [_edit(place, *one) for place in places for one in operators_at(place)]

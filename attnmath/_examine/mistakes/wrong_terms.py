@@ -4,23 +4,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from attnmath._examine.mistakes.operators import READINGS, misread_transpose, untransposed
 from attnmath._examine.problems import steps
 from attnmath._examine.problems.case import Case, Conventions
 from attnmath._examine.problems.steps import ATTENTION, BACK, DROPOUT, GROUPS, Mistake, StepChanges, Wordings, only
 from attnmath._words.arrays import T, rowsum, sum_to
-
-
-def untransposed(x: np.ndarray) -> np.ndarray:
-    """(n, m) where its transpose belongs: the same numbers, read in rows of the other length."""
-    return x.reshape(*x.shape[:-2], *x.shape[:-3:-1])
-
-
-def misread_transpose(x: np.ndarray) -> np.ndarray:
-    """The transpose where x (n, m) belongs, read in rows of the other length."""
-    return untransposed(T(x).copy())
-
-
-READINGS = (misread_transpose, lambda x: T(untransposed(x)))  # of a buffer with its strides exchanged
 
 
 def dS_flipped(case: Case, means: Conventions) -> Wordings:
@@ -68,6 +56,14 @@ def own_scale(gamma: Callable[[steps.Steps, float], float]) -> steps.Forms:
 def usual_scale(case: Case, means: Conventions) -> Wordings:
     if case.scale is None and means.scale not in (None, "1/sqrt(d_k)"):
         yield "", {"gamma": lambda s, x: s.Q.shape[3] ** -0.5}
+
+
+def over_axis(axis: int) -> StepChanges:
+    def softmax(A: np.ndarray) -> np.ndarray:
+        return steps.plain_softmax(A.swapaxes(axis, -1)).swapaxes(axis, -1)
+
+    return {"P": lambda s, x: softmax(s.A), "P_back": lambda s, x: softmax(s.A_back),
+            "D": lambda s, D: (s.P_back * s.dP).sum(axis, keepdims=True)}
 
 
 # a softmax that is computed tile by tile
@@ -119,10 +115,46 @@ def mean_of_tiles(s: steps.Steps, P: np.ndarray, tiles: list[slice]) -> np.ndarr
     return by_tile(s.A, tiles) / len(tiles)
 
 
-def merged_unscaled(case: Case, means: Conventions) -> Wordings:
-    """Tiles are put together without the factor between their maxima, in five ways."""
+def wrong_sign(s: steps.Steps, P: np.ndarray, tiles: list[slice]) -> np.ndarray:
+    """What was gathered before is multiplied by exp(new maximum - old maximum)."""
+    top = running_maximum(s, tiles)
+    return P * np.exp(np.minimum(2 * (top[..., -1:] - top), 700.0))
+
+
+def last_sum(s: steps.Steps, P: np.ndarray, tiles: list[slice]) -> np.ndarray:
+    """Divided by the sum of the last tile alone."""
+    return P / rowsum(P[..., tiles[-1]])
+
+
+MERGES = unscaled, unscaled_numerator, unscaled_sum, sum_of_tiles, mean_of_tiles, wrong_sign, last_sum
+
+
+def padded_sum(case: Case, means: Conventions) -> Wordings:
+    """Keys that fill the last tile have the score 0, and come into the sum."""
+    m = case.K.shape[2]
+    for t in (128, 64, 32, 16, 8, 4, 2):
+        if m % t:
+            yield f"tiles of {t} keys", {"P": steps.bind(lambda s, P, more: P / (1 + more * np.exp(-s.L)), -m % t)}
+
+
+def D_of_tile(case: Case, means: Conventions) -> Wordings:
     for word, tiles in tilings(case.K.shape[2]):
-        for form in (unscaled, unscaled_numerator, unscaled_sum, sum_of_tiles, mean_of_tiles):
+        yield word, {"D": steps.bind(lambda s, D, tiles: np.concatenate([
+            np.broadcast_to(rowsum((s.P_back * s.dP)[..., t]), s.dP[..., t].shape) for t in tiles], -1), tiles)}
+
+
+def first_tile(case: Case, means: Conventions) -> Wordings:
+    m = case.K.shape[2]
+    for word, tiles in tilings(m):
+        places = np.arange(m) % tiles[0].stop
+        yield word, {"keys_back": steps.bind(lambda s, x, places: x[:, :, places], places),
+                     "values_back": steps.bind(lambda s, x, places: x[:, :, places], places)}
+
+
+def merged_unscaled(case: Case, means: Conventions) -> Wordings:
+    """Tiles are put together without the factor between their maxima, in several ways."""
+    for word, tiles in tilings(case.K.shape[2]):
+        for form in MERGES:
             yield word, {"P": steps.bind(form, tiles), "P_back": lambda s, P: s.P}
 
 
@@ -244,13 +276,16 @@ WRONG_WEIGHTS: list[Mistake] = [
     Mistake("f_exp2", "2**x is taken in place of exp(x)",
             only(steps.multiplied("gamma", "bias", "dB", by=lambda s: np.log(2))), ATTENTION,
             "multiply the scores by log2(e) first"),
-    Mistake("f_axis", "the softmax is taken over the queries instead of the keys",
-            only({"P": lambda s, x: T(steps.plain_softmax(T(s.A))),
-                  "P_back": lambda s, x: T(steps.plain_softmax(T(s.A_back))),
-                  "D": lambda s, D: (s.P_back * s.dP).sum(-2, keepdims=True)}), steps.SOFTMAX,
-            "softmax is taken over the last axis, the keys"),
+    *(Mistake("f_axis", f"the softmax is taken over the {over} instead of the keys", only(over_axis(axis)),
+              steps.SOFTMAX, "softmax is taken over the last axis, the keys")
+      for over, axis in (("queries", -2), ("heads", 1), ("batch elements", 0))),
     Mistake("local_lse", "the weights of the way back are normalised tile by tile", local_softmax, BACK,
             "normalise by the log-sum-exp of the whole row"),
+    Mistake("padded_sum", "the keys that fill a tile come into the sum of a row", padded_sum, ATTENTION,
+            "hide them: their score is -inf, not 0"),
+    Mistake("D_of_tile", "the row term D is that of each tile alone", D_of_tile, BACK, "sum over all keys of the row"),
+    Mistake("first_tile", "the way back has the keys and values of the first tile in every tile", first_tile, BACK,
+            "each tile has its own keys and values"),
     Mistake("f_merge", "tiles of keys are put together without the factor between their maxima", merged_unscaled,
             ATTENTION, "multiply what is there by exp(old maximum - new maximum)"),
 ]

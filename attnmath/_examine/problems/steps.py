@@ -127,6 +127,13 @@ class Steps:
         other.changes = (*self.changes, *changes)
         return other
 
+    def at(self, case: Any) -> "Steps":
+        """The same program for another problem."""
+        other = object.__new__(type(self))
+        other.__dict__ |= {x: value for x, value in self.__dict__.items() if x not in self.table}
+        other.case = case
+        return other
+
     def apart(self, without: StepChanges, *more: StepChanges) -> "Steps":
         """The same without one of its changes, and with more."""
         other = object.__new__(type(self))
