@@ -63,8 +63,9 @@ def causal_by_rule(case: Case, means: Conventions) -> Wordings:
     }
     keep = True if case.keep is None else case.keep
     for word, rule in rules.items():
-        for t in TILES:
-            yield word.format(t), {"seen": steps.bind(lambda s, x, seen: np.broadcast_to(seen, x.shape), rule(t) & keep)}
+        for t in SIZES_OF_TILES:
+            yield word.format(t), {
+                "seen": steps.bind(lambda s, x, seen: np.broadcast_to(seen, x.shape), rule(t) & keep)}
 
 
 def keys_lost(case: Case, means: Conventions) -> Wordings:
@@ -73,7 +74,7 @@ def keys_lost(case: Case, means: Conventions) -> Wordings:
 
 def short_buffer(case: Case, means: Conventions) -> Wordings:
     i, j = np.arange(case.Q.shape[2])[:, None], np.arange(case.K.shape[2])
-    for t in TILES:
+    for t in SIZES_OF_TILES:
         yield f"queries from {t} on see the first {t} keys", {
             "seen": steps.bind(lambda s, x, lost: x & ~lost, (i >= t) & (j >= t))}
 
@@ -127,28 +128,26 @@ def weighted_groups(pick: Callable[[int], np.ndarray]) -> StepChanges:
 
 WRONG_MASKS: list[Mistake] = [
     # groups
-    *(Mistake(name, f"{who} {do}", only({x: step for x, step in summed.items() if x in who}), GROUPS,
+    *(Mistake(name, f"{do} {who}", only({x: step for x, step in summed.items() if x in who}), GROUPS,
               "add over the group")
       for who in ("dK and dV", "dK", "dV") for name, do, summed in (
-        ("gqa_last", "keeps the last query head of a group alone",
+        ("gqa_last", "the last query head of a group alone comes into",
          weighted_groups(lambda size: np.arange(size) == size - 1)),
-        ("gqa_first", "keeps the first query head of a group alone",
+        ("gqa_first", "the first query head of a group alone comes into",
          weighted_groups(lambda size: np.arange(size) == 0)),
-        ("gqa_mean", "is a mean over a group instead of a sum",
+        ("gqa_mean", "a mean over each group, instead of a sum, comes into",
          weighted_groups(lambda size: np.full(size, 1 / size))),
-        ("gqa_cut", "is that of the first query heads, not a sum over each group",
+        ("gqa_cut", "the first query heads alone, not sums over the groups, come into",
          {"dK": lambda s, x: s.dkeys[:, : x.shape[1]], "dV": lambda s, x: s.dvalues[:, : x.shape[1]]}))),
-    *(Mistake("gqa_map_bwd", f"{who} is summed over other groups: h mod G and h // (H/G) are mixed up",
-              other_sums(who), GROUPS, "query head h reads the head h // (H/G)") for who in ("dK and dV", "dK", "dV")),
+    *(Mistake("gqa_map_bwd", f"other groups are summed in {who}: h mod G and h // (H/G) are mixed up",
+              other_sums(who), GROUPS, "query head h reads the head h // (H/G)")
+      for who in ("dK and dV", "dK", "dV")),
     Mistake("f_gqa_map", "query heads read other heads of keys and values: h mod G and h // (H/G) are mixed up",
             other_groups, GROUPS, "query head h reads the head h // (H/G)"),
     # masks
     Mistake("f_align", "the causal mask has the other alignment", aligned, CAUSAL_MASK,
             "lower right: the last query has the place of the last key"),
     Mistake("causal_off_by_one", "the causal mask is off by one", causal_shifted, CAUSAL_MASK, "j <= i"),
-    Mistake("causal_rule", "the causal mask has another rule", causal_by_rule, CAUSAL_MASK, "j <= i"),
-    Mistake("keys_lost", "keys are left out", keys_lost, ATTENTION, "the last tile may be a part"),
-    Mistake("short_buffer", "later keys are left out", short_buffer, ATTENTION, "a query sees all keys"),
     Mistake("causal_ignored", "the causal mask is ignored", steps.ignored("seen", "causal"), CAUSAL_MASK,
             "use it"),
     Mistake("mask_ignored", "the mask is ignored", steps.ignored("seen", "keep"), CAUSAL_MASK, "use it"),
@@ -171,6 +170,7 @@ WRONG_MASKS: list[Mistake] = [
 # ---- what is lost, overwritten, exchanged or short ----------------------------------------------
 
 
+SIZES_OF_TILES = (256, 128, 64, 32, 16, 8, 4, 2)
 TILES = (128, 64, 32, 16, 8, 4, 2, *(t for t in range(20, 0, -1) if t not in (16, 8, 4, 2)))
 LOST: dict[str, Callable[[int, int], tuple[int, int]]] = {  # from where to where, by length and tile
     "the last tile of {}": lambda length, t: ((length - 1) // t * t, length),
@@ -324,6 +324,9 @@ WRONG_PLACES: list[Mistake] = [
     Mistake("kv_swapped", "dK and dV are exchanged", dK_and_dV_exchanged, BACK, "return dQ, dK, dV"),
     Mistake("P_in_bf16", "the weights are kept in a short format", short_weights, BACK,
             "keep P in the format of the sums, or say that it is short"),
+    Mistake("causal_rule", "the causal mask has another rule", causal_by_rule, CAUSAL_MASK, "j <= i"),
+    Mistake("keys_lost", "keys are left out", keys_lost, ATTENTION, "the last tile may be a part"),
+    Mistake("short_buffer", "later keys are left out", short_buffer, ATTENTION, "a query sees all keys"),
 ]
 
 
