@@ -22,6 +22,7 @@ from attnmath._examine.diagnosis.gate import (
     fresh_trials,
     proof,
     reached,
+    shortened,
     sharpened,
 )
 from attnmath._examine.diagnosis.mechanisms import flushed, replayed, rounded_somewhere, sameness, without_name
@@ -75,6 +76,9 @@ def diagnose(
     for f in (failures[0], failures[-1], trials[-1]):
         if ask is not None and not sameness(f, ask(f.case)):
             return [without_name(trials, "the same problem is answered otherwise when it is asked again")]
+    if ask is not None and failures[0].case.Q.shape[2] * failures[0].case.K.shape[2] > SMALL:
+        failures = [*shortened(failures[0], ask), *failures]
+        trials = [failures[0], *trials]
     if found := replayed(failures) or flushed(trials):
         return found
     for proposals in (
@@ -138,8 +142,9 @@ def two_edits(trials: Sequence[Failure]) -> Iterator[tuple[Edit, ...]]:
     kinds = {(edit.mistake.title, edit.detail): edit for (edit,) in one_edit(failures, HEAD_MISTAKES)}
     ranked = [(sum(f.explained_by(changes_of((edit,), f)) for f in some), edit) for edit in kinds.values()]
     for _, first in sorted(ranked, key=lambda x: -x[0])[:MOST_FIRST]:
-        left = next((f for f in failures if not f.explained_by(changes_of((first,), f))), failures[0])
-        yield from pairs_with(first, left)
+        left = next((f for f in failures if not f.explained_by(changes_of((first,), f))), None)
+        if left is not None:
+            yield from pairs_with(first, left)
     richest = max(representatives(failures), key=lambda f: len(f.wrong))
     parts = partly(richest)
     for (a, of_a), (b, of_b) in permutations(parts, 2):

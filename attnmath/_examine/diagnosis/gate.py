@@ -269,6 +269,21 @@ def fresh_trials(more: Sequence[Case], ask: Ask, found: Sequence[Proof]) -> list
     return trials
 
 
+def shortened(f: Failure, ask: Ask) -> list[Failure]:
+    """The shortest problem, cut from one, that goes wrong as well, if there is one; found by halving."""
+    n, m = f.case.Q.shape[2], f.case.K.shape[2]
+    found: list[Failure] = []
+    low, high = 0.0, 1.0
+    for _ in range(SHARPEST):
+        middle = (low + high) / 2
+        one = ask(cropped(f.case, max(1, round(n * middle)), max(1, round(m * middle))))
+        if one is not None and one.wrong:
+            high, found = middle, [one]
+        else:
+            low = middle
+    return found
+
+
 def sharpened(t: Threshold, cases: Sequence[Case], ask: Ask, acts: Callable[[Failure], bool]) -> Threshold:
     """The threshold, found by halving: problems that are cut to lengths between."""
     longer = [c for c in cases if LENGTHS[t.size](c.sizes) >= t.high and not c.traits & {"causal", "empty row"}]

@@ -56,14 +56,15 @@ def causal_by_rule(case: Case, means: Conventions) -> Wordings:
     n, m = case.Q.shape[2], case.K.shape[2]
     i, j, start = np.arange(n)[:, None], np.arange(m), 0 if means.causal == "upper_left" else m - n
     rules: dict[str, Callable[[int], np.ndarray]] = {
-        "whole tiles of {} are hidden or seen": lambda t: j // t <= (i + start) // t,
+        "tiles of {} are hidden as a whole or not at all": lambda t: j // t * t <= i // t * t + t - 1 + start,
         "a query has its number in a tile of {}": lambda t: j <= i % t + start,
         "beyond {} places nothing is hidden": lambda t: (j <= i + start) | (i >= t) | (j >= t),
+        "the future is seen, and the past is hidden": lambda t: j > i + start,
         "beyond {} places all is hidden": lambda t: (j <= i + start) & (i < t) & (j < t),
     }
     keep = True if case.keep is None else case.keep
     for word, rule in rules.items():
-        for t in SIZES_OF_TILES:
+        for t in SIZES_OF_TILES if "{}" in word else (1,):
             yield word.format(t), {
                 "seen": steps.bind(lambda s, x, seen: np.broadcast_to(seen, x.shape), rule(t) & keep)}
 
