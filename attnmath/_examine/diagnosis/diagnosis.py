@@ -22,8 +22,8 @@ from attnmath._examine.diagnosis.gate import (
     fresh_trials,
     proof,
     reached,
-    shortened,
     sharpened,
+    shortened,
 )
 from attnmath._examine.diagnosis.mechanisms import flushed, replayed, rounded_somewhere, sameness, without_name
 from attnmath._examine.diagnosis.trial import Failure
@@ -163,8 +163,8 @@ def partly(f: Failure) -> list[tuple[Edit, frozenset[str]]]:
             s = f.steps(changes)
             here = frozenset(x for x in f.wrong if f.gives_letter(x, s))
             if here:
-                numbers = b"".join(np.round(x / (np.abs(x).max() or 1), 6).tobytes() for x in s.answer().there.values())
-                found.setdefault((here, numbers), edit)
+                numbers = [np.round(x / (np.abs(x).max() or 1), 6) for x in s.answer().there.values()]
+                found.setdefault((here, b"".join(x.tobytes() for x in numbers)), edit)
     return [(edit, here) for (here, _), edit in found.items()][:MOST_PARTS]
 
 

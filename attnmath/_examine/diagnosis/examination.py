@@ -222,7 +222,8 @@ class Examination:
         named = all(x.kind == "mistake" for x in found)
         demanded = told != Conventions(layout=told.layout)
         # It may be another function, if its gradients are those of O.
-        far = {x.name for x in found} <= {"O_scaled", *GENERATED_NAMES} or len(found) > 1 and any("O" in f.wrong for f in e.failures)
+        far = {x.name for x in found} <= {"O_scaled", *GENERATED_NAMES}
+        far |= len(found) > 1 and any("O" in f.wrong for f in e.failures)
         if named and (demanded or not far):
             return found
         another = self._another()

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from attnmath._examine.mistakes.operators import generated
-from attnmath._examine.mistakes.wrong_terms import WRONG_BIASES, WRONG_GRADIENTS, WRONG_WEIGHTS
+from attnmath._examine.mistakes.operators import KNOWN, generated
+from attnmath._examine.mistakes.wrong_terms import WRONG_GRADIENTS, WRONG_WEIGHTS
 from attnmath._examine.problems import steps
 from attnmath._examine.problems.case import Case, Conventions
 from attnmath._examine.problems.steps import (
@@ -331,5 +331,7 @@ WRONG_PLACES: list[Mistake] = [
 ]
 
 
-MISTAKES: list[Mistake] = [*WRONG_GRADIENTS, *WRONG_BIASES, *WRONG_MASKS, *WRONG_WEIGHTS, *WRONG_PLACES]
-GENERATED = generated()  # asked for where none of those explains what came
+EVERY = generated()
+MISTAKES: list[Mistake] = [
+    *(m for m in EVERY if m.name in KNOWN.values()), *WRONG_GRADIENTS, *WRONG_MASKS, *WRONG_WEIGHTS, *WRONG_PLACES]
+GENERATED = [m for m in EVERY if m not in MISTAKES]  # asked for where none of those explains what came

@@ -1,4 +1,4 @@
-"""Edits of the program, from a few operators: what a step is given, in another form or exchanged for another letter.
+"""Edits of the program, from a few operators: what a step is given, in another form or in exchange.
 
 Each place of the program (a step, and one of the letters that it names; or a letter, for all that name
 it) is combined with each operator that fits: left out, its sign turned, used twice, transposed, that of
@@ -38,8 +38,7 @@ SIZES = {  # of each letter
     **dict.fromkeys(("Q", "dQ"), "b H n d_k"), **dict.fromkeys(("dO", "O"), "b H n d_v"),
     **dict.fromkeys(("keys", "keys_back", "dkeys"), "b H m d_k"), "K": "b G m d_k", "dK": "b G m d_k",
     **dict.fromkeys(("values", "values_back", "dvalues"), "b H m d_v"), "V": "b G m d_v", "dV": "b G m d_v",
-    **dict.fromkeys(("QK", "A", "P", "R", "B", "seen", "A_back", "P_back", "R_back", "PR_back", "B_back", "dP", "dA", "bias"),
-                    "b H n m"),
+    **dict.fromkeys("QK A P R B seen bias A_back P_back R_back PR_back B_back dP dA".split(), "b H n m"),
     **dict.fromkeys(("L", "D"), "b H n 1"),
 }
 ADDED = {("dA", "D"), ("A", "B"), ("A_back", "B_back"), ("B", "bias")}  # what is added; all else is multiplied
@@ -48,8 +47,9 @@ FACTORS = {("dA", "P_back"), ("dP", "R_back"), ("PR_back", "R_back"), ("PR_back"
 PRODUCTS = {("QK", "Q"), ("QK", "keys"), ("O", "values"), ("dP", "dO"), ("dP", "values_back"), ("dQ", "dA"),
             ("dQ", "keys_back"), ("dkeys", "dA"), ("dkeys", "Q"), ("dvalues", "PR_back"), ("dvalues", "dO")}
 EXCHANGED = *sorted(PRODUCTS | FACTORS), ("O", "P"), ("D", "dP"), ("dA", "dP")
-POOL = ("Q", "keys", "values", "R"), ("Q", "keys_back", "values_back", "dO", "O", "P_back", "PR_back", "dP", "dA", "R_back",
-                                      "A_back")  # what may stand in another's place: forward, back
+POOL = (  # what may stand in another's place: forward, back
+    ("Q", "keys", "values", "R"),
+    ("Q", "keys_back", "values_back", "dO", "O", "P_back", "PR_back", "dP", "dA", "R_back", "A_back"))
 
 
 class Given:
@@ -165,30 +165,38 @@ def unnormalised(s: Steps, P: np.ndarray) -> np.ndarray:
     return P * rowsum(np.exp(s.A - np.where(np.isneginf(top), 0.0, top)))
 
 
-SIMPLE: dict[str, Operator] = {
-    "has the wrong sign": lambda s, x: -x,
-    "is set to zero where it is negative": lambda s, x: np.maximum(x, 0),
+MINUS: dict[str, Operator] = {"has the wrong sign": lambda s, x: -x}
+RELU: dict[str, Operator] = {"is set to zero where it is negative": lambda s, x: np.maximum(x, 0)}
+ZERO: dict[str, Operator] = {"is zero": lambda s, x: 0 * x}
+ONES: dict[str, Operator] = {"is taken to be all ones": lambda s, x: np.ones_like(x)}
+LN_2: dict[str, Operator] = {
+    "is multiplied by ln 2": lambda s, x: x * np.log(2), "is multiplied by log2(e)": lambda s, x: x / np.log(2),
 }
-OF_FACTORS: dict[str, Operator] = {
-    "is missing": lambda s, x: np.ones_like(x),
-    "is used twice": lambda s, x: x * x,
-}
-OF_GAMMA: dict[str, Operator] = {
-    **OF_FACTORS, "divides instead of multiplying": lambda s, x: 1 / x, "is its root": lambda s, x: abs(x) ** 0.5,
-}
-OF_WEIGHTS: dict[str, Operator] = {
-    "is not divided by the sum of its row": unnormalised, "is taken to be 1/m": lambda s, x: np.ones_like(x) / x.shape[-1],
+GAMMA: dict[str, Operator] = {
+    "is multiplied by gamma": lambda s, x: x * s.gamma, "is divided by gamma": lambda s, x: x / s.gamma,
 }
 OF_ADDED: dict[str, Operator] = {"is missing": lambda s, x: 0 * x}
-OF_PRODUCTS: dict[str, Operator] = {"is taken to be all ones": lambda s, x: np.ones_like(x)}
-OF_SCORES: dict[str, Operator] = {
-    "is multiplied by ln 2": lambda s, x: x * np.log(2), "is multiplied by log2(e)": lambda s, x: x / np.log(2),
-    "is multiplied by gamma": lambda s, x: x * s.gamma, "is divided by gamma": lambda s, x: x / s.gamma,
+OF_FACTORS: dict[str, Operator] = {"is missing": lambda s, x: np.ones_like(x), "is used twice": lambda s, x: x * x}
+OF_GAMMA: dict[str, Operator] = {
+    **OF_FACTORS, **LN_2,
+    "divides instead of multiplying": lambda s, x: 1 / x, "is its root": lambda s, x: abs(x) ** 0.5,
+}
+OF_R: dict[str, Operator] = {**OF_FACTORS, "lacks the factor 1/(1 - rho)": lambda s, x: (x > 0) * 1.0}
+OF_D: dict[str, Operator] = {
+    "is halved": lambda s, x: x / 2, "is a mean over the keys instead of a sum": lambda s, x: x / s.K.shape[2],
+    "is summed over the queries instead of the keys": lambda s, x: (s.P_back * s.dP).sum(-2, keepdims=True),
+    "is taken without the dropout mask": lambda s, x: rowsum(s.P_back * (s.dO @ T(s.values_back))),
+}
+OF_WEIGHTS: dict[str, Operator] = {
+    "is not divided by the sum of its row": unnormalised,
+    "is taken to be 1/m": lambda s, x: np.ones_like(x) / x.shape[-1],
 }
 OF_ROWS: dict[str, Operator] = {
     "is cut to the columns of Q and K": lambda s, x: _kept(3, lambda i, k: i < s.case.sizes["d_k"])(s, x),
-    **{f"is cut to {t} columns": _kept(3, lambda i, k, t=t: i < t) for t in (128, 64, 32, 16, 8)},  # type: ignore[misc]
-    **{f"is cut to whole groups of {t} columns": _kept(3, lambda i, k, t=t: i < max(k // t * t, min(t, k)))  # type: ignore[misc]
+    **{f"is cut to {t} columns": _kept(3, lambda i, k, t=t: i < t)  # type: ignore[misc]
+       for t in (128, 64, 32, 16, 8)},
+    **{f"is cut to whole groups of {t} columns":
+       _kept(3, lambda i, k, t=t: i < max(k // t * t, min(t, k)))  # type: ignore[misc]
        for t in (128, 64, 32, 16, 8, 4)},
 }
 OF_READ: dict[str, Operator] = {
@@ -203,29 +211,28 @@ OF_ORDER: dict[str, Operator] = {
 
 def fitting(place: Place) -> Iterator[dict[str, Operator]]:
     """The operators that fit a place, beside those along an axis and other letters."""
-    at, letter = (place.step, place.letter), place.letter
+    at, letter, everywhere = (place.step, place.letter), place.letter, not place.step
     sizes = SIZES.get(letter, "")
-    if "gamma" in letter:
-        yield OF_GAMMA
+    if letter in ("gamma_back", "gamma"):
+        yield OF_GAMMA if place.step or letter == "gamma_back" else {}
         return
-    if at in FACTORS:
-        yield OF_FACTORS
-    if at in ADDED:
-        yield OF_ADDED
-    if at in PRODUCTS:
-        yield OF_PRODUCTS
-    if letter in ("A", "bias", "B", "L"):
-        yield OF_SCORES
-    if letter == "P_back" or at == ("O", "P"):
-        yield OF_WEIGHTS
-    if letter != "seen":
-        yield SIMPLE
-    if sizes[-1:] in "kv" and (at in PRODUCTS or letter == "dO"):
-        yield OF_ROWS
-    if at in PRODUCTS or letter in ("dP", "dA"):
-        yield OF_READ
-    if sizes.startswith("b H") and not place.step:
+    if letter == "R" and everywhere:
+        yield OF_R
+        return
+    if letter == "seen":
         yield OF_ORDER
+        return
+    fits: list[tuple[bool, dict[str, Operator]]] = [
+        (everywhere and letter in ("dQ", "dkeys", "dvalues", "dB", "dA"), ZERO), (at == ("", "D"), OF_D),
+        (at in FACTORS, OF_FACTORS), (at in ADDED or at == ("", "bias"), OF_ADDED),
+        (at in PRODUCTS or at == ("", "dO"), ONES), (letter in ("A", "bias", "B", "L"), LN_2),
+        (letter in ("A", "bias", "B", "L", "dB"), GAMMA), (letter == "P_back" or at == ("O", "P"), OF_WEIGHTS),
+        (True, MINUS), (letter != "dB", RELU),
+        (sizes[-1:] in "kv" and (at in PRODUCTS or letter == "dO"), OF_ROWS),
+        (at in PRODUCTS or letter in ("dP", "dA"), OF_READ), (sizes.startswith("b H") and everywhere, OF_ORDER),
+        (at == ("dB", "dA"), OF_READ),
+    ]
+    yield from (some for fit, some in fits if fit)
 
 
 def operators_at(place: Place) -> Iterator[tuple[str, Operator, Callable[[Case], bool]]]:
@@ -233,7 +240,8 @@ def operators_at(place: Place) -> Iterator[tuple[str, Operator, Callable[[Case],
     at, letter = (place.step, place.letter), place.letter
 
     def there(case: Case) -> bool:
-        return letter != "bias" or case.bias is not None
+        needs = NEEDS.get(letter)
+        return needs is None or getattr(case, needs) is not None
 
     for some in fitting(place):
         for words, operator in some.items():
@@ -256,9 +264,12 @@ def operators_at(place: Place) -> Iterator[tuple[str, Operator, Callable[[Case],
 
 WORDS = {"b": "batch element", "H": "head", "G": "head", "n": "query", "m": "key"}
 BACK_STEPS = frozenset(STEPS) - FORWARD
-PLACES = [Place("", x) for x in ("dP", "D", "dA", "bias", "seen", "O", "dQ", "dkeys", "dvalues", "dO", "L", "A")]
-PLACES += [Place(step, x) for step, f in STEPS.items() for x in f.__code__.co_names if x in STEPS and step in FORMULAS
-           and (step, x) not in {("dK", "K"), ("dV", "V"), ("dK", "owner_back"), ("dV", "owner_back"), ("dB", "bias")}]
+NEEDS = {"bias": "bias", "dB": "bias", "R": "R", "R_back": "R"}  # what a problem has to have
+PLACES = [Place("", x) for x in "D dP dA bias seen O dQ dkeys dvalues dB dO L A R gamma_back".split()]
+# What a step knows by its shape alone.
+SHAPES = {("dK", "K"), ("dV", "V"), ("dK", "owner_back"), ("dV", "owner_back"), ("dB", "bias")}
+PLACES += [Place(step, x) for step, f in STEPS.items() for x in f.__code__.co_names
+           if x in STEPS and step in FORMULAS and (step, x) not in SHAPES]
 
 
 def _edit(place: Place, words: str, operator: Operator, fits: Callable[[Case], bool]) -> Mistake:
@@ -269,10 +280,36 @@ def _edit(place: Place, words: str, operator: Operator, fits: Callable[[Case], b
 
     x = said(place.letter)
     title = f"{x} {words}, in {place.words}" if place.step else f"{x} {words}"
-    name = re.sub("[^A-Za-z0-9]+", "_", f"{place.step} {place.letter} {words}").strip("_")
-    return Mistake(name, title, forms, place.formula, place.words)
+    slug = re.sub("[^A-Za-z0-9]+", "_", f"{place.step} {place.letter} {words}").strip("_")
+    return Mistake(KNOWN.get((*place, words), slug), title, forms, place.formula, place.words)
+
+
+TRANSPOSED, UNTRANSPOSED = OF_READ
+KNOWN = {  # names of some
+    **{("", x, "is zero"): "zeros" for x in ("dQ", "dkeys", "dvalues")},
+    ("", "dB", "is zero"): "bias_missing", ("", "dA", "is zero"): "softmax_detached",
+    ("dQ", "gamma_back", "is missing"): "dQ_noscale", ("dkeys", "gamma_back", "is missing"): "dK_noscale",
+    ("", "gamma_back", "is missing"): "dQK_noscale", ("dQ", "gamma_back", "is used twice"): "dQ_scale2",
+    ("dkeys", "gamma_back", "is used twice"): "dK_scale2", ("", "gamma_back", "is multiplied by ln 2"): "dQK_ln2",
+    ("", "gamma_back", "is multiplied by log2(e)"): "dQK_log2e",
+    ("dA", "D", "is missing"): "D_missing", ("", "D", "has the wrong sign"): "D_sign",
+    ("", "D", "is halved"): "D_detached_half", ("", "D", "is a mean over the keys instead of a sum"): "D_mean",
+    ("", "D", "is summed over the queries instead of the keys"): "D_wrong_axis",
+    ("", "D", "is taken without the dropout mask"): "D_nodrop",
+    ("", "D", "is that of the query before"): "D_rowmix", ("", "D", "is that of the next query"): "D_rowmix",
+    ("", "dA", "has the wrong sign"): "dS_sign", ("dkeys", "dA", UNTRANSPOSED): "dK_untransposed",
+    ("", "dP", TRANSPOSED): "dP_transposed", ("", "dP", UNTRANSPOSED): "dP_transposed",
+    ("dvalues", "PR_back", UNTRANSPOSED): "dV_PnotPT", ("", "dO", "is taken to be all ones"): "dO_ignored",
+    ("dB", "dA", TRANSPOSED): "dB_transposed", ("dB", "dA", UNTRANSPOSED): "dB_transposed",
+    ("dB", "dA", "is zero for all but the first batch element"): "dB_batch0",
+    ("", "dB", "is multiplied by gamma"): "dB_scaled", ("", "bias", "is missing"): "bias_ignored",
+    ("", "bias", "is multiplied by gamma"): "mask_after_scale", ("", "A", "is multiplied by ln 2"): "f_exp2",
+    ("PR_back", "R_back", "is missing"): "dV_nodrop", ("dP", "R_back", "is missing"): "dP_nodrop",
+    ("", "R", "is missing"): "dropout_ignored", ("", "R", "lacks the factor 1/(1 - rho)"): "f_drop_norescale",
+}
 
 
 def generated(places: Iterable[Place] = PLACES) -> list[Mistake]:
-    """Every edit that an operator makes at a place."""
-    return [_edit(place, *one) for place in places for one in operators_at(place)]
+    """Every edit that an operator makes at a place, those with a name of their own first."""
+    every = [_edit(place, *one) for place in places for one in operators_at(place)]
+    return sorted(every, key=lambda m: m.name not in KNOWN.values())

@@ -1,7 +1,8 @@
 """An edit in a part of the program's work alone: some batch elements, heads, queries or keys."""
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +26,10 @@ SPANS: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {
 MANY = {"b": "batch elements", "H": "heads", "n": "queries", "m": "keys"}
 
 
+def _within(span: Callable[[np.ndarray, int, int], np.ndarray], t: int, i: np.ndarray, k: int) -> np.ndarray:
+    return span(i, k, t)
+
+
 class Part(NamedTuple):
     """Some of the places along one axis."""
 
@@ -42,7 +47,7 @@ class Part(NamedTuple):
         if any(self.size not in SIZES.get(x, "b H n m").split() for x in change):
             return {}
 
-        def partly(letter: str) -> Callable[[Steps, object], object]:
+        def partly(letter: str) -> Callable[[Steps, Any], Any]:
             sizes = SIZES.get(letter, "b H n m").split()
             here = chosen.reshape([-1 if x == self.size else 1 for x in sizes])
             return lambda s, x: np.where(here, change[letter](s, x), x)
@@ -61,4 +66,4 @@ def parts_of(size: str, wrong: np.ndarray) -> Iterator[Part]:
     for words, span in SPANS.items() if size in "nm" else ():
         for t in dict.fromkeys([int(wrong.argmax()), k - int(wrong[::-1].argmax()), *TILES]):
             if t > 0 and np.array_equal(span(i, k, t), wrong):
-                yield Part(size, words.format(MANY[size], t=t), lambda i, k, span=span, t=t: span(i, k, t))
+                yield Part(size, words.format(MANY[size], t=t), partial(_within, span, t))
