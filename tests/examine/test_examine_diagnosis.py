@@ -12,7 +12,8 @@ from attnmath import examine
 from attnmath._examine.diagnosis.coefficients import from_terms
 from attnmath._examine.diagnosis.diagnosis import diagnose
 from attnmath._examine.diagnosis.trial import Failure
-from attnmath._examine.mistakes.mistakes import MISTAKES
+from attnmath._examine.mistakes.mistakes import GENERATED, MISTAKES
+from attnmath._examine.mistakes.modes import OWN, in_way_back, modes
 from attnmath._examine.problems.bounds import spans, where_in_words
 from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath._examine.problems.steps import STEPS, WAYS, Steps
@@ -69,7 +70,7 @@ def test_steps_are_a_head_and_its_gradients(name, groups, causal):
             np.testing.assert_allclose(got, want, rtol=0, atol=1e-13 * max(1, np.abs(want).max()))
 
 
-SETTINGS = [case(), case(n=5, m=5), case(4, n=5, m=5, d_v=3), case(keep=None), case(keep=None, causal=False, bias=None),
+SETTINGS = [case(), case(keep=np.random.default_rng(8).random((2, 6, 4, 6)) < 0.8), case(n=5, m=5), case(4, n=5, m=5, d_v=3), case(keep=None), case(keep=None, causal=False, bias=None),
             case(5, n=9, m=21), case(6, n=5, m=5, scale=None, K=np.random.default_rng(6).normal(size=(2, 6, 5, 3)),
                                      V=np.random.default_rng(7).normal(size=(2, 6, 5, 7))),
             case(keep=None, causal=False, bias=np.where(case().keep, case().bias, -np.inf))]
@@ -89,8 +90,21 @@ def test_every_mistake_is_one(mistake):
     assert differs
 
 
+def test_every_edit_that_is_generated_is_one():
+    """In some setting it changes something, in each of its directions it can be computed, and no title stands twice."""
+    r = np.random.default_rng(9)
+    wide = Case(*(r.normal(size=(2, 2, n, 134)) for n in (3, 5, 5, 3)))
+    settings = [(x, Steps(x)) for x in (*SETTINGS, wide)]
+    for mistake in GENERATED:
+        answers = ((right, right.changed(changes).answer()) for x, right in settings
+                   for _, change in mistake.forms(x, Conventions()) for _, changes in modes(change))
+        assert any(a.shape != b.shape or not np.allclose(a, b) for right, wrong in answers
+                   for a, b in zip(wrong, right.answer()) if a is not None), mistake.title
+    assert len({m.title for m in GENERATED}) == len(GENERATED)
+
+
 def test_every_formula_stands_where_it_is_said_to():
-    for mistake in MISTAKES:
+    for mistake in [*MISTAKES, *GENERATED]:
         path, label = mistake.formula.split(", ")
         assert f"({label})" in (ROOT / path).read_text("utf-8")
 
@@ -138,7 +152,9 @@ def named(*names, x=None):
     failures = []
     for i in (0, 1):
         y = case(i) if x is None else x
-        changes = [next(iter(m.forms(y, Conventions())))[1] for name in names for m in MISTAKES if m.name == name][: len(names)]
+        firsts = (next(m for m in MISTAKES if m.name == name.replace("align_bwd", "f_align")) for name in names)
+        changes = [next(iter(m.forms(y, Conventions())))[1] for m in firsts]
+        changes = [in_way_back(c) if name == "align_bwd" else c for c, name in zip(changes, names)]
         failures.append(failure(y, Steps(y, changes=changes).answer()))
     return [f.name for f in diagnose(failures)]
 

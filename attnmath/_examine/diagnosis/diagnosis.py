@@ -156,6 +156,7 @@ def two_edits(trials: Sequence[Failure]) -> Iterator[tuple[Edit, ...]]:
 def partly(f: Failure) -> list[tuple[Edit, frozenset[str]]]:
     """Edits that give some of the wrong outputs, and which; of those that give the same numbers the first."""
     found: dict[tuple[frozenset[str], bytes], Edit] = {}
+    units = {letter: np.abs(np.nan_to_num(x)).max() or 1.0 for letter, x in f.want.there.items()}
     for mistake in HEAD_MISTAKES:
         for edit, changes in edits_of(mistake, f):
             if OWN in changes or not f.wrong.keys() & reached(changes):
@@ -163,8 +164,8 @@ def partly(f: Failure) -> list[tuple[Edit, frozenset[str]]]:
             s = f.steps(changes)
             here = frozenset(x for x in f.wrong if f.gives_letter(x, s))
             if here:
-                numbers = [np.round(x / (np.abs(x).max() or 1), 6) for x in s.answer().there.values()]
-                found.setdefault((here, b"".join(x.tobytes() for x in numbers)), edit)
+                numbers = [np.round(x / units[letter], 6).tobytes() for letter, x in s.answer().there.items()]
+                found.setdefault((here, b"".join(numbers)), edit)
     return [(edit, here) for (here, _), edit in found.items()][:MOST_PARTS]
 
 
