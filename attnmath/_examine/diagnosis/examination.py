@@ -48,7 +48,8 @@ class Examination:
 
     def __init__(self, candidate: Candidate, told: Conventions, seed: int, say: Callable[[str], None],
                  without: frozenset[str] = frozenset(), reference: ReferenceFunctions | None = None) -> None:
-        self.candidate, self.told, self.seed, self.say, self.without = candidate, told, seed, say, without
+        self.candidate, self.told, self.seed, self.say = candidate, told, seed, say
+        self.without = without | ({"dB"} if without & {"bias", candidate.options.get("bias")} else set())
         self.given = reference
         self.reference: Reference | None = None  # made when the candidate's library is known
         self.means = self.asked = told  # asked: with what a reference means
@@ -289,8 +290,7 @@ class Examination:
         known = self.candidate.framework is not None
         names = {x.name for x in findings if x.kind == "mistake"}
         findings = (*findings, *(x for x in self.notes if x.name not in names))
-        if any(x.name == "dropout_ignored" for x in findings):  # its factor is then missing, too
-            findings = tuple(x for x in findings if x.name != "f_drop_norescale")
+        findings = extent.each_once(findings)
         return Report(
             verdict, repr(self.candidate), self.candidate.framework, self.dtype if known else None,
             self.means, findings, tuple(beside), tuple(self.problems), lines,

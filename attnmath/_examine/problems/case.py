@@ -42,6 +42,7 @@ class Conventions:
     inside: str | None = None  # the format of the softmax, where it is not the candidate's dtype
     mask_axes: str | None = None  # as "bm"; None: whatever can be broadcast against the scores
     bias_axes: str | None = None
+    dropout: str | None = None  # what a dropout mask holds: "factors", 0 or 1/(1 - rho); "keep": True is kept; ...
     fill: str | None = None  # "-1e4": what is added to the score of what is hidden, where that is not -inf
 
     @property
