@@ -52,12 +52,10 @@ def _read_dropout_mask(candidate: Candidate, means: Conventions, sizes: Sizes, r
 def _rate_without_effect(candidate: Candidate, case: Case, means: Conventions) -> list[Finding]:
     """That a rate changes nothing beside factors: if a mask of what is kept is meant, its factor is missing."""
     assert case.R is not None
-    name, several = candidate.options["dropout"], []
-    for top in (4.0, 2.0):  # another rate with the same mask
-        options = means.told(dropout="keep as numbers")
-        answer = candidate.run(replace(case, R=top * (case.R > 0)), options, forward=True).answer
-        several.append(None if answer is None else answer.O)
-    if several[0] is None or several[1] is None or not np.array_equal(*several):
+    name, numbers = candidate.options["dropout"], means.told(dropout="keep as numbers")
+    rates = (replace(case, R=top * (case.R > 0)) for top in (4.0, 2.0))  # two rates, with the same mask
+    one, other = (candidate.run(x, numbers, forward=True).answer for x in rates)
+    if one is None or other is None or not np.array_equal(one.O, other.O):
         return []
     title = (f"`{name}` changes nothing where a dropout mask is given: if the mask says what is kept,"
              " the factor 1/(1 - rho) is missing")

@@ -209,7 +209,8 @@ class Examination:
             if any(x.name == "f_align" for x in found) and told.causal is None:  # nobody said which is meant
                 other = "upper_left" if e.means.causal != "upper_left" else "lower_right"
                 found = self._named(e, replace(e.means, causal=other)) or found
-            elif any(x.kind != "mistake" for x in found) and e.means.empty not in (None, "zero"):
+            elif any(x.kind != "mistake" for x in found) and e.means.empty not in (None, "zero") and any(
+                    "empty row" in f.case.traits for f in e.failures):
                 # It was read with a mask that may be taken wrongly.
                 again = self._named(e, replace(e.means, empty="zero"))
                 found = again if again and all(x.kind == "mistake" for x in again) else found

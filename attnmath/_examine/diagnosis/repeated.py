@@ -89,9 +89,10 @@ def _with(word: str, candidate: Candidate, sizes: SevenSizes) -> Case:
     b, H, G, n, m, d_k, d_v = sizes
     case = gaussian_problem(candidate, Sizes(b, H, n, m, d_k, d_v, None if G == H else G), 9)
     scores = np.broadcast_to(np.arange(m) % 3 < 2, (1, 1, n, m))
-    others = dict(causal=dict(causal=True), mask=dict(keep=scores), bias=dict(bias=1.0 * scores))
-    fields: dict[str, Any] = others.get(word, {})
-    return replace(case, **fields)
+    others: dict[str, dict[str, Any]] = {
+        "causal": {"causal": True}, "mask": {"keep": scores}, "bias": {"bias": 1.0 * scores},
+    }
+    return replace(case, **others.get(word, {}))
 
 
 def unrepeated(candidate: Candidate, means: Conventions, failed: Iterable[tuple[Case, Answer]]) -> list[Fault]:
