@@ -22,6 +22,7 @@ def mask_doubts(candidate: Candidate, means: Conventions, told: Conventions, siz
     """What a mask hides in other calls than the one that its meaning was read in."""
     if means.mask is None or "mask" not in candidate.options:
         return []
+    candidate = candidate.uncompiled()
     found = [] if told.mask else [_other_meaning(candidate, means, sizes), _added(candidate, means, sizes)]
     found += [] if told.mask_axes else [_other_axes(candidate, means, sizes)]
     return [x for x in found if x is not None]

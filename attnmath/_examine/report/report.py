@@ -135,7 +135,8 @@ class Report:
 
         What could not be judged raises too, as does an output without its gradients, unless
         allow_not_judged=True: a test that judged nothing must not pass. So does a scale, or an
-        order of heads, that is not the usual one and that nobody stated; and a function that is
+        order of heads, that is not the usual one and that nobody stated, and the other hazards of
+        UNSTATED, unless conventions= says that they are meant; and a function that is
         not in the list, for its output was compared with nothing; with unlisted=True it passes
         if its gradients are those of its own output. What was not tried is a UserWarning.
         """
