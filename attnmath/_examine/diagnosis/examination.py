@@ -178,7 +178,7 @@ class Examination:
         bits = exact_answer(case, self.means, self.dtype) if exact and plain else None
         if bits is not None:  # None: with its conventions something has to be rounded
             bits = bits.each(lambda x, _: x, want)
-            verdicts = judge_answer(got, bits, exact_bounds(bits, off), None)
+            verdicts = judge_answer(got, bits, exact_bounds(bits, off, case, self.means), None)
         else:
             verdicts = judge_answer(got, want, off, self.dtype)
         if self.candidate.forward_only:
