@@ -145,7 +145,6 @@ class Case:
                 seen = seen & self.keep
             if self.causal:
                 seen = seen & causal_mask(n, m, align="upper_left" if upper_left else "lower_right")
-            seen.flags.writeable = False
             self._seen[upper_left] = seen
         return self._seen[upper_left]
 
