@@ -98,6 +98,18 @@ def test_a_mistake_beside_a_keep_mask_has_its_name(spoil, name):
     assert report.conventions.dropout == "keep" and names(report) == [name]
 
 
+def test_a_factor_that_is_missing_in_the_output_alone():
+    def backward(do, q, k, v, p=0.0, r=None):
+        P = scores(q, k).softmax(-1)
+        R = torch.ones_like(P) if r is None else r / (1 - p)
+        dP = (do @ v.mT) * R
+        dA = P * (dP - (P * dP).sum(-1, keepdim=True)) / math.sqrt(q.shape[-1])
+        return dA @ k, dA.mT @ q, (P * R).mT @ do
+
+    report = report_on(dropping(lambda r, p: r), backward, options=DROPOUT)
+    assert report.wrong and report.conventions.dropout == "keep" and "f_drop_norescale" in names(report)
+
+
 # ---- masks in other calls -----------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.diagnosis.probes import Reading, read_weights, small_problem
+from attnmath._examine.diagnosis.repeated import unlike
 from attnmath._examine.problems.case import Case, Conventions, Rng, Sizes
 from attnmath._examine.report.report import Finding
 
@@ -39,7 +40,7 @@ def _read_dropout_mask(candidate: Candidate, means: Conventions, sizes: Sizes, r
         if np.abs(W * sizes.m - case.R).max() < 0.1:
             if form != "factors":
                 return form, []
-            return None, _rate_without_effect(candidate, case, means) if rate else []
+            return _rate_without_effect(candidate, case, means) if rate else (None, [])
         ignored |= np.ptp(W * sizes.m) < 0.1 and abs(factor - 1) < 0.1
         if not W[~kept].any() and W[kept].all():
             wrong[form] = factor
@@ -49,18 +50,24 @@ def _read_dropout_mask(candidate: Candidate, means: Conventions, sizes: Sizes, r
     return form, [_wrong_dropout(wrong[form], float(kept.mean()), True)]
 
 
-def _rate_without_effect(candidate: Candidate, case: Case, means: Conventions) -> list[Finding]:
-    """That a rate changes nothing beside factors: if a mask of what is kept is meant, its factor is missing."""
+def _rate_without_effect(candidate: Candidate, case: Case, means: Conventions) -> Reading:
+    """That a rate changes nothing beside factors: if a mask of what is kept is meant, its factor is missing.
+
+    It is meant, if the gradients depend on the rate and the output does not.
+    """
     assert case.R is not None
     name, numbers = candidate.options["dropout"], means.told(dropout="keep as numbers")
     rates = (replace(case, R=top * (case.R > 0)) for top in (4.0, 2.0))  # two rates, with the same mask
-    one, other = (candidate.run(x, numbers, forward=True).answer for x in rates)
-    if one is None or other is None or not np.array_equal(one.O, other.O):
-        return []
+    one, other = (candidate.run(x, numbers).answer for x in rates)
+    if one is None or other is None or "O" in (changed := unlike(one, other)):
+        return None, []
+    if changed:
+        kept = candidate.run(case, means.told(dropout="keep")).answer is not None
+        return "keep" if kept else "keep as numbers", [_wrong_dropout(1.0, float(np.mean(case.R > 0)), True)]
     title = (f"`{name}` changes nothing where a dropout mask is given: if the mask says what is kept,"
              " the factor 1/(1 - rho) is missing")
     cure = "divide by 1 - rho; or conventions={'dropout': 'factors'} says that the mask holds 0 or 1/(1 - rho)"
-    return [Finding("hazard", "rate_without_effect", title, cure=cure)]
+    return None, [Finding("hazard", "rate_without_effect", title, cure=cure)]
 
 
 def _wrong_dropout(factor: float, share: float, drops: bool) -> Finding:
