@@ -11,7 +11,7 @@ from numbers import Integral
 from typing import Any
 
 from attnmath._examine.contract.candidate import BadDevice, Candidate
-from attnmath._examine.contract.contract import MASK_FORMS, SCORES_AXES, check_candidate
+from attnmath._examine.contract.contract import DROPOUT_FORMS, MASK_FORMS, SCORES_AXES, check_candidate
 from attnmath._examine.contract.functions import name_of
 from attnmath._examine.contract.layouts import AXIS_ORDERS, MORE_ORDERS
 from attnmath._examine.contract.process import judged_apart
@@ -32,6 +32,7 @@ DEMANDS = {
     "scale": tuple(USUAL_SCALES),
     "empty": ("zero", "uniform", "uniform with gradient", "nan"),
     "inside": ("float32", "float64"),
+    "dropout": tuple(DROPOUT_FORMS),
     "fill": ("-1e4", "-1e9"),
 }
 
@@ -53,7 +54,7 @@ def examine(
     Without backward, fn is differentiated by PyTorch's autograd or by jax.vjp. options says
     what fn can take, by its own keywords: a mapping from "mask", "bias", "causal", "scale",
     "groups", "dropout", "dropout_mask" and "seed" to their names. conventions is what is
-    demanded of it: "layout", "mask", "causal", "groups", "scale", "empty"; what is not
+    demanded of it: "layout", "mask", "causal", "groups", "scale", "empty", "dropout"; what is not
     demanded is found out, and stated in the report; scale=1 or scale="1/d_k" demands a scale.
     sizes says which sizes it takes alone, as {"n": 64, "d_k": 32, "H": 8}; what is not said is found out.
     without names what is not meant to be there: gradients, as "dV", and keywords of fn that are
@@ -74,7 +75,7 @@ def examine(
     ...     E = np.exp(q @ k.swapaxes(-1, -2))
     ...     return E / E.sum(-1, keepdims=True) @ v
     >>> print(examine(forward, seed=0).sentence)
-    wrong in the forward: large scores are not survived (O is not finite, in 2 of 47 problems) (O (NaN))
+    wrong in the forward: large scores are not survived (O is not finite, in 2 of 50 problems) (O (NaN))
 
     Derived in chapters/examine.md.
     """

@@ -130,7 +130,7 @@ def test_lines_of_a_hazard(dtype, capsys):
     """A row that may attend to nothing, as lines for JAX."""
     candidate = Candidate(eager, options=["mask"], dtype=dtype)
     (hazard,) = hazards(candidate, Conventions(layout="bhsd", mask="keep", empty="nan"))
-    assert hazard.name == "empty_row_nan" and "import jax\n" in hazard.evidence
+    assert hazard.name == "nan_spreads" and "import jax\n" in hazard.evidence
     wide = jax.config.jax_enable_x64
     try:
         exec(hazard.evidence, {"eager": eager})

@@ -484,7 +484,7 @@ def test_pytorch_and_an_added_mask():
 
 def test_empty_row(capsys):
     fn = torch_filled(-np.inf, True)
-    hazard = hazards_of(fn, options=["mask"])["empty_row_nan"]
+    hazard = hazards_of(fn, options=["mask"])["nan_spreads"]
     assert hazard.title == "a row that may attend to nothing gives NaN in O and dV"
     assert hazard.where == "also outside of its row: dV"
     assert "nan" in printed(hazard, capsys, fn=fn)
@@ -532,7 +532,7 @@ def test_lines_of_a_pair(layout, capsys):
     fn, b = nan(laid_out(layout)), nan(grads)
     fn.__name__, b.__name__ = "fn", "b"
     (hazard,) = hazards_of(fn, b, options=["mask"], layout=layout).values()
-    assert hazard.name == "empty_row_nan" and "print(b(do, q, k, v, mask=mask))" in hazard.evidence
+    assert hazard.name == "nan_spreads" and "print(b(do, q, k, v, mask=mask))" in hazard.evidence
     assert printed(hazard, capsys, fn=fn, b=b).count("array(") == 3
 
 

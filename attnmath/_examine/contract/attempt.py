@@ -135,7 +135,7 @@ class Called:
             top = case.R.max()
             given["dropout"] = float(1 - 1 / top) if top > 1 else 0.0
             whole = np.broadcast_to(case.R, case.seen(means).shape)
-            given["dropout_mask"] = lib.array(scores_axes(np.array(whole), layout))
+            given["dropout_mask"] = lib.array(scores_axes(contract.given_dropout(whole, means), layout))
             given["seed"] = lib.seed(seed) if "seed" in words else None
         named = {words[word]: x for word, x in given.items() if isinstance(words.get(word), str)}
         differentiated = bias is not None and "constant bias" not in case.traits
@@ -147,7 +147,8 @@ class Called:
         scores = scores_axes(np.zeros((1, 1, s["n"], s["m"])), layout)
         mask = contract.given_mask(case, np.ones((1, 1, s["n"], s["m"]), bool), means, layout)
         bias = contract.placed(case, np.zeros((1, 1, s["n"], s["m"])), means.bias_axes, layout)
-        nothing = dict(mask=mask, bias=bias, dropout_mask=scores + 1, scale=case.gamma(means), dropout=0.0)
+        factors = contract.given_dropout(scores + 1, means)
+        nothing = dict(mask=mask, bias=bias, dropout_mask=factors, scale=case.gamma(means), dropout=0.0)
         without = [word for word, name in self.options.items()
                    if name in known and known[name].default is inspect.Parameter.empty]
         given = {word: nothing[word] for word in without if word in nothing}

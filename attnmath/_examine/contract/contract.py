@@ -22,6 +22,10 @@ MASK_FORMS = {  # of a mask that is True where a query may attend, as lines to p
     "keep": "keep", "drop": "~keep", "keep as numbers": "1.0 * keep", "drop as numbers": "1.0 * ~keep",
     "add": "np.where(keep, 0.0, -np.inf)", "add a large number": "np.where(keep, 0.0, -3e4)",
 }
+DROPOUT_FORMS = {  # of a dropout mask R, 0 or 1/(1 - rho), as lines to paste
+    "factors": "R", "keep": "R != 0", "keep as numbers": "1.0 * (R != 0)", "drop": "R == 0",
+    "drop as numbers": "1.0 * (R == 0)",
+}
 # Of a mask or a bias, the likely ones first; None: with 1 where it is constant.
 SCORES_AXES = (None, "bhnm", "b1nm", "bnm", "nm", "b11m", "b1m", "bm", "1hnm", "hnm")
 
@@ -31,6 +35,12 @@ def given_mask(case: Case, keep: np.ndarray, means: Conventions, layout: str) ->
     keep = placed(case, keep, means.mask_axes, layout)
     forms = (keep, ~keep, 1.0 * keep, 1.0 * ~keep, np.where(keep, 0.0, -np.inf), np.where(keep, 0.0, -3e4))
     return dict(zip(MASK_FORMS, forms))[means.mask or "keep"]
+
+
+def given_dropout(R: np.ndarray, means: Conventions) -> np.ndarray:
+    """The dropout mask in the candidate's own form."""
+    forms = (R, R != 0, 1.0 * (R != 0), R == 0, 1.0 * (R == 0))
+    return np.array(dict(zip(DROPOUT_FORMS, forms))[means.dropout or "factors"])
 
 
 def placed(case: Case, x: np.ndarray, axes: str | None, layout: str) -> np.ndarray:
@@ -168,7 +178,12 @@ def check_gradients(
         faults.append(Fault("list", "the gradients come in a list, where a tuple is expected"))
     elif not isinstance(grads, tuple):
         raise Broken(Fault("wrong_number", f"the gradients are {kind(grads)}, where a tuple is expected"))
-    if len(grads) != len(likes):
+    if len(grads) == len(likes) - 1 == len(GRADIENT_OF) - 1:
+        sentence = (f"dB is missing: {len(grads)} gradients are returned where a bias takes part, and"
+                    f" {len(likes)} are expected ({', '.join(names)})")
+        faults.append(Fault("dB_missing", sentence))
+        likes = likes[:-1]
+    elif len(grads) != len(likes):
         sentence = f"{len(grads)} gradients are returned, where {len(likes)} are expected ({', '.join(names)})"
         raise Broken(Fault("wrong_number", sentence))
     shapes, wanted = ([tuple(getattr(x, "shape", ())) for x in xs] for xs in (grads, likes))

@@ -12,6 +12,8 @@ import numpy as np
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.contract import MASK_FORMS, SCORES_AXES
 from attnmath._examine.diagnosis import probes
+from attnmath._examine.diagnosis.doubts import mask_doubts
+from attnmath._examine.diagnosis.dropping import read_dropout
 from attnmath._examine.diagnosis.probes import Reading
 from attnmath._examine.diagnosis.takes import failed, read_sizes, square_with
 from attnmath._examine.problems.case import Case, Conventions, Rng, Sizes
@@ -33,7 +35,7 @@ def detect(candidate: Candidate, told: Conventions | None = None) -> tuple[Conve
         return means, findings
     candidate.sizes = sizes
     for name, read in READERS.items():
-        if getattr(means, name, None) is None and (name in NEED_NO_OPTION or name in candidate.options):
+        if getattr(means, name, None) is None and (name in NEED_NO_OPTION or name in candidate.takes):
             found, more = read(candidate, means, sizes, np.random.default_rng(1))
             if not sizes.square and any(x.kind == "contract" for x in more):  # it may take n = m alone, with this
                 found, more = read(candidate, means, replace(sizes, n=sizes.m), np.random.default_rng(1))
@@ -44,6 +46,7 @@ def detect(candidate: Candidate, told: Conventions | None = None) -> tuple[Conve
         other = candidate.with_options(groups=None)
         if found := _read_groups(other, means, sizes, np.random.default_rng(1))[0]:  # it takes them unasked
             candidate.options["groups"], means = None, means.told(groups=found)
+    findings += mask_doubts(candidate, means, told, sizes)
     candidate.taken = replace(
         candidate.taken, square_with=square_with(candidate, means, sizes), mask_axes=means.mask_axes,
         bias_axes=means.bias_axes, fill=means.fill,
@@ -197,5 +200,5 @@ def _read_groups(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rn
 
 READERS: dict[str, Callable[..., Read | Reading]] = dict(
     mask=_read_mask, bias=_read_bias, causal=_read_causal, groups=_read_groups, scale=probes.read_scale,
-    fill=probes.read_fill, empty=probes.read_empty, inside=probes.read_inside, dropout=probes.read_dropout,
+    fill=probes.read_fill, empty=probes.read_empty, inside=probes.read_inside, dropout=read_dropout,
 )

@@ -51,7 +51,8 @@ class Examination:
 
     def __init__(self, candidate: Candidate, told: Conventions, seed: int, say: Callable[[str], None],
                  without: frozenset[str] = frozenset(), reference: ReferenceFunctions | None = None) -> None:
-        self.candidate, self.told, self.seed, self.say, self.without = candidate, told, seed, say, without
+        self.candidate, self.told, self.seed, self.say = candidate, told, seed, say
+        self.without = without | ({"dB"} if without & {"bias", candidate.options.get("bias")} else set())
         self.given = reference
         self.reference: Reference | None = None  # made when the candidate's library is known
         self.means = self.asked = told  # asked: with what a reference means
@@ -180,7 +181,7 @@ class Examination:
         bits = exact_answer(case, self.means, self.dtype) if exact and plain else None
         if bits is not None:  # None: with its conventions something has to be rounded
             bits = bits.each(lambda x, _: x, want)
-            verdicts = judge_answer(got, bits, exact_bounds(bits, off), None)
+            verdicts = judge_answer(got, bits, exact_bounds(bits, off, case, self.means), None)
         else:
             verdicts = judge_answer(got, want, off, self.dtype)
         if self.candidate.forward_only:
@@ -215,7 +216,8 @@ class Examination:
             if any(x.name == "f_align" for x in found) and told.causal is None:  # nobody said which is meant
                 other = "upper_left" if e.means.causal != "upper_left" else "lower_right"
                 found = self._named(e, replace(e.means, causal=other)) or found
-            elif any(x.kind != "mistake" for x in found) and e.means.empty not in (None, "zero"):
+            elif any(x.kind != "mistake" for x in found) and e.means.empty not in (None, "zero") and any(
+                    "empty row" in f.case.traits for f in e.failures):
                 # It was read with a mask that may be taken wrongly.
                 again = self._named(e, replace(e.means, empty="zero"))
                 found = again if again and all(x.kind == "mistake" for x in again) else found
@@ -299,8 +301,7 @@ class Examination:
         known = self.candidate.framework is not None
         names = {x.name for x in findings if x.kind == "mistake"}
         findings = (*findings, *(x for x in self.notes if x.name not in names))
-        if any(x.name == "dropout_ignored" for x in findings):  # its factor is then missing, too
-            findings = tuple(x for x in findings if x.name != "f_drop_norescale")
+        findings = extent.each_once(findings)
         return Report(
             verdict, repr(self.candidate), self.candidate.framework, self.dtype if known else None,
             self.means, findings, tuple(beside), tuple(self.problems), lines,

@@ -10,6 +10,8 @@ from attnmath._examine.contract.functions import Fault
 from attnmath._examine.problems.case import Conventions
 from attnmath._examine.report.found import Finding, TriedProblem
 
+# Where the first was found, the second says the same, or less.
+SAID_OTHERWISE = {"dropout_ignored": "f_drop_norescale", "mask_meanings": "f_mask_inverted"}
 LEAST_JUDGED = 0.5  # of the problems that it was given: where fewer were judged, nothing is known
 
 
@@ -82,9 +84,16 @@ def unusual(means: Conventions, told: Conventions) -> list[Finding]:
     return found
 
 
+def each_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The findings, without what another one says better."""
+    found = tuple(findings)
+    less = {SAID_OTHERWISE.get(x.name) for x in found}
+    return tuple(x for x in found if x.name not in less)
+
+
 def meant(faults: Iterable[Fault], without: frozenset[str]) -> list[Fault]:
     """The faults, but for those of gradients that are not meant to be there."""
     letters = without & GRADIENT_OF.keys()
-    starts = tuple(f"{x} is None" for x in letters)
+    starts = tuple(f"{x} is {how}" for x in letters for how in ("None", "missing"))
     alone = tuple(f"it fails where {GRADIENT_OF[x]} alone" for x in letters)
     return [f for f in faults if not f.sentence.startswith(starts + alone)]

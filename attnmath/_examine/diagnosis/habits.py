@@ -13,7 +13,7 @@ from attnmath._examine.contract.contract import GRADIENT_OF
 from attnmath._examine.contract.functions import Fault
 from attnmath._examine.diagnosis.paste import pasted
 from attnmath._examine.diagnosis.probes import TRIED, small_problem
-from attnmath._examine.diagnosis.repeated import gaussian_problem, largest, repeated, unlike
+from attnmath._examine.diagnosis.repeated import after_longer, gaussian_problem, largest, repeated, unlike
 from attnmath._examine.problems.case import Answer, Case, Conventions, Sizes
 from attnmath._examine.problems.steps import Steps
 from attnmath._examine.report.report import Finding
@@ -32,7 +32,7 @@ def broken_habits(candidate: Candidate, means: Conventions) -> list[Fault]:
     first = repeated(candidate, means, sizes)
     if any(fault.name != "unordered_sums" for fault in first):
         return first  # what else is seen comes of that
-    found = first + _stale(candidate, means, sizes)
+    found = first + (_stale(candidate, means, sizes) or after_longer(candidate, means, sizes))
     for check in (_ordered, *(() if first else (_proportional, _alone))):  # the last two compare bit for bit
         faults = check(candidate, means, sizes)
         if faults and faults != check(candidate, means, sizes):
@@ -53,7 +53,10 @@ def _proportional(candidate: Candidate, means: Conventions, sizes: Sizes) -> lis
     if grown:
         same = all(np.array_equal(zero.there[name], one.there[name]) for name in grown)
         if same:
-            return [Fault("dO_ignored", "the gradient dO is ignored: dO = 0 gives the same gradients")]
+            if grown == [x for x in GRADIENT_LETTERS if np.any(one.there.get(x, 0))]:
+                return [Fault("dO_ignored", "the gradient dO is ignored: dO = 0 gives the same gradients")]
+            those = " and ".join(grown)
+            return [Fault("dO_ignored", f"the gradient dO is ignored in {those}: dO = 0 gives the same {those}")]
         return [Fault("not_linear", f"{' and '.join(grown)} of dO = 0 are not 0")]
     if candidate.dtype == "float16":  # its least numbers round when they are doubled
         return []
@@ -224,7 +227,9 @@ def _empty_row(candidate: Candidate, means: Conventions) -> Finding | None:
     where = "its own row alone" if not spread else f"also outside of its row: {' and '.join(spread)}"
     cure = "0 where the sum of a row's exponentials is 0, before it is divided by"
     lines = pasted(candidate, taken[1], means, taken[3])
-    return Finding("hazard", "empty_row_nan", title, where=where, cure=cure, evidence=lines)
+    name = "nan_spreads" if spread else "empty_row_nan"
+    cure += "; or conventions={'empty': 'nan'} says that it is meant" if spread else ""
+    return Finding("hazard", name, title, where=where, cure=cure, evidence=lines)
 
 
 def _negative_scale(candidate: Candidate, means: Conventions) -> Finding | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from attnmath._examine.contract.attempt import ask
 from attnmath._examine.contract.candidate import Candidate
-from attnmath._examine.contract.contract import MASK_FORMS
+from attnmath._examine.contract.contract import DROPOUT_FORMS, MASK_FORMS
 from attnmath._examine.contract.functions import Broken, attribute, parameters
 from attnmath._examine.contract.layouts import scores_axes, to_layout
 from attnmath._examine.diagnosis.literals import LACKING, TO_LAYOUT, as_literal, laid_out, own_index
@@ -176,7 +176,9 @@ def _given_options(
     if case.bias is not None:
         arrays["b"], value["bias"] = _placed("bias", case, means.bias_axes) or f"bias{lacking}", "b"
     if case.R is not None:
-        arrays["r"], value["dropout_mask"] = f"R{lacking}", "r"
+        form = DROPOUT_FORMS[means.dropout or "factors"]
+        arrays["r"] = f"({form}){lacking}" if lacking and form != "R" else f"{form}{lacking}"
+        value["dropout_mask"] = "r"
     if case.scale is not None:
         value["scale"] = repr(case.scale)
     for word, on in (("causal", case.causal), ("groups", case.sizes["G"] != case.sizes["H"])):
@@ -205,9 +207,11 @@ def _nothing(case: Case, means: Conventions, layout: str) -> dict[str, tuple[str
     shape = scores_axes(np.zeros((1, 1, case.sizes["n"], case.sizes["m"])), layout).shape
     nothing = "ones" if (means.mask or "keep").startswith("keep") else "zeros"
     mask = f"np.{nothing}({shape}{', bool' if means.mask in (None, 'keep', 'drop') else ''})"
+    form = DROPOUT_FORMS[means.dropout or "factors"]
     return dict(
         mask=("mask", _placed(mask, case, means.mask_axes) or mask), bias=("zeros", f"np.zeros({shape})"),
-        dropout_mask=("ones", f"np.ones({shape})"), scale=("", repr(case.gamma(means))), dropout=("", "0.0"),
+        dropout_mask=("ones", form.replace("R", f"np.ones({shape})")),
+        scale=("", repr(case.gamma(means))), dropout=("", "0.0"),
     )
 
 

@@ -1,13 +1,15 @@
 """The same problem is given again: what is answered otherwise depends on chance, or on the calls before."""
 
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.functions import Fault
 from attnmath._examine.diagnosis.probes import gaussian_case
-from attnmath._examine.problems.case import Answer, Case, Conventions, Sizes
+from attnmath._examine.problems.case import Answer, Case, Conventions, SevenSizes, Sizes
 from attnmath.rounding.formats import unit_roundoff
 
 
@@ -57,6 +59,40 @@ def repeated(candidate: Candidate, means: Conventions, sizes: Sizes) -> list[Fau
                 return [Fault("nondeterministic", what)]
         return [Fault("state", f"{' and '.join(names)} depend on the call before")]
     return []
+
+
+BESIDE = {"": "", "causal": " with a causal mask", "mask": " with a mask", "bias": " with a bias"}
+
+
+def after_longer(candidate: Candidate, means: Conventions, sizes: Sizes) -> list[Fault]:
+    """A short problem before and after a longer one with another m - n, with each option that it takes."""
+    unit, s = 64 * unit_roundoff(candidate.dtype), sizes
+    for word in ("", *(x for x in BESIDE if x in candidate.options)):
+        short, long = (
+            _with(word, candidate, candidate.taken.sizes((s.b, s.H, s.G or s.H, n, m, s.d_k, s.d_v), {word}))
+            for n, m in ((5, 9), (40, 40))
+        )
+        if short.sizes == long.sizes:
+            continue
+        first, _, again = (candidate.run(x, means).answer for x in (short, long, short))
+        if first is None or again is None or not (names := unlike(first, again)):
+            continue
+        if not largest(first, again) <= unit:
+            longer = "{n} queries and {m} keys".format(**long.sizes)
+            what = f"{', '.join(names)}{BESIDE[word]} depend on the calls before"
+            return [Fault("state", f"{what}: they are others after a call with {longer}")]
+    return []
+
+
+def _with(word: str, candidate: Candidate, sizes: SevenSizes) -> Case:
+    """A gaussian problem of these sizes with this option."""
+    b, H, G, n, m, d_k, d_v = sizes
+    case = gaussian_problem(candidate, Sizes(b, H, n, m, d_k, d_v, None if G == H else G), 9)
+    scores = np.broadcast_to(np.arange(m) % 3 < 2, (1, 1, n, m))
+    others: dict[str, dict[str, Any]] = {
+        "causal": {"causal": True}, "mask": {"keep": scores}, "bias": {"bias": 1.0 * scores},
+    }
+    return replace(case, **others.get(word, {}))
 
 
 def unrepeated(candidate: Candidate, means: Conventions, failed: Iterable[tuple[Case, Answer]]) -> list[Fault]:

@@ -11,6 +11,7 @@ import numpy as np
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.functions import Fault, whole_numbers
 from attnmath._examine.contract.layouts import AXIS_ORDERS, MORE_ORDERS, axes_of, forced_sizes, parts_of_layout
+from attnmath._examine.diagnosis.doubts import wider_layout
 from attnmath._examine.diagnosis.probes import TRIED, hard, right_rows
 from attnmath._examine.problems.case import Case, Conventions, Sizes
 from attnmath._examine.problems.steps import Steps
@@ -74,11 +75,12 @@ def read_sizes(candidate: Candidate, means: Conventions) -> Found:
     """The layout, sizes that the candidate takes, and whether it is causal unasked; all of them in its `taken`."""
     best: Rows | None = None
     errors: dict[str, Fault] = {}
+    told = means
     for sizes in map(candidate.stated, TRIED):
         rows, faults = _rows(candidate, means, sizes)
         if stop := next((x for x in faults.values() if x.name in ("hangs", "framework")), None):
             return means, None, [failed(stop)]
-        errors = errors or faults
+        errors = faults if rows else errors or faults
         if best := rows:
             break
     if not means.layout and (best is None or best.right <= 0.5):
@@ -102,6 +104,8 @@ def read_sizes(candidate: Candidate, means: Conventions) -> Found:
         means = means.told(causal=means.causal or best.always)
         title, cure = "it is causal without being asked", 'options={"causal": True} says that it is meant'
         said.append(Finding("convention", "always_causal", title, cure=cure))
+    if best.right == 1 and told.layout is None:
+        said += wider_layout(best.layout, errors)
     sizes, candidate.taken = _limits(Asking(candidate, means, best.sizes))
     return means, sizes, said
 

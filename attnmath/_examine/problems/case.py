@@ -42,6 +42,7 @@ class Conventions:
     inside: str | None = None  # the format of the softmax, where it is not the candidate's dtype
     mask_axes: str | None = None  # as "bm"; None: whatever can be broadcast against the scores
     bias_axes: str | None = None
+    dropout: str | None = None  # what a dropout mask holds: "factors", 0 or 1/(1 - rho); "keep": True is kept; ...
     fill: str | None = None  # "-1e4": what is added to the score of what is hidden, where that is not -inf
 
     @property
@@ -93,6 +94,7 @@ class Case:
     R: np.ndarray | None = None  # dropout: 0 or 1/(1 - rho)
     name: str = ""
     traits: frozenset[str] = field(default_factory=frozenset)
+    _seen: dict[bool, np.ndarray] = field(default_factory=dict, init=False, repr=False)  # asked for very often
 
     def with_arrays(self, f: Callable[[np.ndarray], np.ndarray], *names: str) -> "Case":
         """With f of the arrays of these names, or of all; what is not there stays so."""
@@ -135,13 +137,16 @@ class Case:
 
     def seen(self, means: Conventions) -> np.ndarray:
         """Which query may attend to which key, (b, H, n, m)."""
-        (b, H, n, _), m = self.Q.shape, self.K.shape[2]
-        seen = np.ones((b, H, n, m), bool)
-        if self.keep is not None:
-            seen = seen & self.keep
-        if self.causal:
-            seen = seen & causal_mask(n, m, align="upper_left" if means.causal == "upper_left" else "lower_right")
-        return seen
+        upper_left = means.causal == "upper_left"
+        if upper_left not in self._seen:
+            (b, H, n, _), m = self.Q.shape, self.K.shape[2]
+            seen = np.ones((b, H, n, m), bool)
+            if self.keep is not None:
+                seen = seen & self.keep
+            if self.causal:
+                seen = seen & causal_mask(n, m, align="upper_left" if upper_left else "lower_right")
+            self._seen[upper_left] = seen
+        return self._seen[upper_left]
 
     def B(self, means: Conventions) -> np.ndarray:
         """Bias and masks as what is added to the scores, (b, H, n, m)."""

@@ -84,14 +84,16 @@ def exact_answer(case: Case, means: Conventions, dtype: str) -> Answer | None:
     return _without_rounding(case, means, dtype) if one_key else None
 
 
-def exact_bounds(bits: Answer, off: Answer) -> Answer:
-    """0 but for the entries of dQ and dK, which are multiplied by the scale.
+def exact_bounds(bits: Answer, off: Answer, case: Case, means: Conventions) -> Answer:
+    """0 but for the entries of dQ and dK, which are multiplied by the scale, and for weights that are shared.
 
-    A program may split that, as log2(e) before 2**x and ln 2 on the way back, and either rounds.
-    Where dQ or dK is 0 throughout, there is nothing to multiply.
+    A program may split the scale, as log2(e) before 2**x and ln 2 on the way back, and either rounds. It may
+    split the keys of a row, too, and then the log-sum-exp of three of four rounds, or of eight of sixteen.
+    What is 0 throughout stays so.
     """
-    scaled = {x: getattr(off, x) for x in ("dQ", "dK") if np.any(getattr(bits, x))}
-    return bits.each(np.zeros_like)._replace(**scaled)
+    one_key = (Steps(case, means).P.max(-1) > 0.5).all()
+    rounded = {x: getattr(off, x) for x in (("dQ", "dK") if one_key else bits.there) if np.any(getattr(bits, x))}
+    return bits.each(np.zeros_like)._replace(**rounded)
 
 
 def _without_rounding(case: Case, means: Conventions, dtype: str) -> Answer | None:

@@ -174,6 +174,21 @@ SETTINGS = [
     Draft("gaussian, tails of 520, causal", (1, 1, 1, 520, 520, 8, 8), causal=True),
     Draft("outliers, tails of 65 and 130", (1, 2, 2, 65, 130, 16, 16)),
     Draft("gaussian, tails, groups, causal", (1, 6, 2, 67, 67, 16, 16), causal=True),
+    Draft("gaussian, heads of 12", (2, 3, 3, 5, 7, 12, 12)),
+    Draft("gaussian, heads of 20", (1, 2, 2, 5, 7, 20, 20)),
+    Draft("gaussian, heads of 100", (1, 2, 2, 5, 7, 100, 100)),
+    Draft("gaussian, tails, groups", (1, 6, 2, 37, 133, 16, 16)),
+    Draft("gaussian, tails, groups, mask", (2, 4, 2, 35, 131, 16, 16), mask="heads"),
+    Draft("gaussian, tails, causal, n < m", (1, 2, 2, 70, 131, 16, 16), causal=True),
+    Draft("gaussian, tails, bias", (1, 2, 2, 67, 70, 16, 16), bias="heads"),
+    Draft("gaussian, tails, mask and bias", (1, 2, 2, 37, 70, 16, 16), mask="shared", bias="heads"),
+    Draft("gaussian, tails, mask and causal", (1, 2, 2, 67, 70, 16, 16), mask="shared", causal=True),
+    Draft("gaussian, tails, scale", (1, 2, 2, 35, 70, 16, 16), scale=0.3),
+    Draft("gaussian, tails, dropout", (1, 2, 2, 35, 70, 16, 16), rho=0.25),
+    Draft("gaussian, tails, dropout, causal", (1, 2, 2, 67, 70, 16, 16), causal=True, rho=0.25),
+    Draft("gaussian, groups, bias", (2, 4, 2, 5, 7, 16, 16), bias="all"),
+    Draft("gaussian, causal, bias", (2, 3, 3, 5, 7, 16, 16), causal=True, bias="heads"),
+    Draft("gaussian, mask, scale", (2, 3, 3, 5, 7, 16, 16), mask="batch", scale=0.3),
 ]
 
 

@@ -11,7 +11,7 @@ SHOWN_FAMILIES = ("hard", "uniform", "gaussian", "peaked", "ties", "outliers", "
 OUTPUTS = "O", "Y"
 MOST_LETTERS = 4  # that are said in a sentence
 NAMED = {"layout": "layout", "mask": "mask", "causal": "causal", "groups": "groups", "scale": "scale",
-         "empty": "empty rows", "inside": "softmax in"}
+         "empty": "empty rows", "dropout": "dropout mask", "inside": "softmax in"}
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,9 @@ QUALIFIED = {
     "empty": lambda x: f"for rows that may attend to nothing: {x}",
     "inside": lambda x: f"with a softmax in {x}",
 }
-UNSTATED = "unusual_scale", "interleaved_groups"  # hazards that a test fails on, unless they are said to be meant
+# Hazards that a test fails on, and the convention that says that they are meant.
+UNSTATED = {"unusual_scale": "scale", "interleaved_groups": "groups", "rate_without_effect": "dropout",
+            "boolean_mask_added": "mask", "nan_spreads": "empty"}
 VERDICTS = {"right": 0, "wrong": 1, "not judged": 2, UNLISTED: 3}  # and the exit status of each
 
 
@@ -133,7 +135,8 @@ class Report:
 
         What could not be judged raises too, as does an output without its gradients, unless
         allow_not_judged=True: a test that judged nothing must not pass. So does a scale, or an
-        order of heads, that is not the usual one and that nobody stated; and a function that is
+        order of heads, that is not the usual one and that nobody stated, and the other hazards of
+        UNSTATED, unless conventions= says that they are meant; and a function that is
         not in the list, for its output was compared with nothing; with unlisted=True it passes
         if its gradients are those of its own output. What was not tried is a UserWarning.
         """
@@ -145,10 +148,14 @@ class Report:
         alone = any(f.name == "forward only" for f in self.findings)
         if allow_not_judged and (self.status == 2 or self.right and alone):
             return
-        if unstated := [f for f in self.hazards if self.right and f.name in UNSTATED]:
+        if unstated := [f for f in self.hazards if self.right and self._is_unstated(f)]:
             raise AssertionError(f"{unstated[0].title}: {unstated[0].cure}\n{self}")
         if not self.right or alone:
             raise AssertionError(str(self))
+
+    def _is_unstated(self, hazard: Finding) -> bool:
+        """Whether it is a convention that nobody stated."""
+        return hazard.name in UNSTATED and getattr(self.told, UNSTATED[hazard.name]) is None
 
     def to_json(self) -> str:
         """Everything, the sentence and the rows of the text, as JSON; numbers that are not finite are strings."""
@@ -208,7 +215,8 @@ def _short_title(finding: Finding) -> str:
 def _main_findings(report: Report) -> list[Finding]:
     """The findings that make the verdict, those with a name first."""
     order = ("contract", "mistake", "unnamed", "unlisted")
-    return sorted((f for f in report.findings if f.kind in order), key=lambda f: order.index(f.kind))
+    some = (f for f in report.findings if f.kind in order)
+    return sorted(some, key=lambda f: (f.name == "dB_missing", order.index(f.kind)))  # after what is wrong
 
 
 def _wrong_part(report: Report, first: list[Finding]) -> str:
