@@ -62,11 +62,14 @@ def again(change: StepChanges) -> StepChanges:
 
 def modes(change: StepChanges) -> Iterator[tuple[str, tuple[StepChanges, ...]]]:
     """Where an edit acts, in words, and all that then differs."""
-    forward = {x: step for x, step in change.items() if x in FORWARD - {"O"}}
+    forward = {x: step for x, step in change.items() if x in FORWARD}
     whole = {**again(forward), **change}
     ways = WAYS if UPSTREAM & whole.keys() else WAYS[:1]
     if forward:
         yield IN_BOTH, (OWN, forward)
+    if "O" in change:
+        forward = {}
+    if forward:
         yield IN_OUTPUT, (in_output(forward),)
         yield IN_OUTPUT, (FROM_O, in_output(forward))
     for way in ways:

@@ -136,6 +136,15 @@ def batch_for_heads(s: Steps, x: np.ndarray) -> np.ndarray:
     return x.reshape(H, b, *x.shape[2:]).swapaxes(0, 1)
 
 
+def first_of_broadcast(s: Steps, x: np.ndarray) -> np.ndarray:
+    """Zero but in the first place along each axis along which the bias is broadcast."""
+    kept = np.ones_like(x)
+    for axis, size in enumerate(np.shape(s.case.bias)):
+        if size == 1:
+            kept = _kept(axis, lambda i, k: i == 0)(s, kept)
+    return x * kept
+
+
 def viewed(s: Steps, x: np.ndarray) -> np.ndarray:
     """(b, H, n, d), whose memory is read as (b, n, H, d)."""
     b, H, n, d = x.shape
@@ -192,13 +201,16 @@ OF_WEIGHTS: dict[str, Operator] = {
     "is taken to be 1/m": lambda s, x: np.ones_like(x) / x.shape[-1],
 }
 OF_ROWS: dict[str, Operator] = {
-    "is cut to the columns of Q and K": lambda s, x: _kept(3, lambda i, k: i < s.case.sizes["d_k"])(s, x),
     **{f"is cut to {t} columns": _kept(3, lambda i, k, t=t: i < t)  # type: ignore[misc]
        for t in (128, 64, 32, 16, 8)},
     **{f"is cut to whole groups of {t} columns":
        _kept(3, lambda i, k, t=t: i < max(k // t * t, min(t, k)))  # type: ignore[misc]
        for t in (128, 64, 32, 16, 8, 4)},
 }
+OF_VALUES: dict[str, Operator] = {
+    "is cut to the columns of Q and K": lambda s, x: _kept(3, lambda i, k: i < s.case.sizes["d_k"])(s, x),
+}
+OF_BIAS: dict[str, Operator] = {"is that of the first place where the bias is broadcast, not a sum": first_of_broadcast}
 OF_READ: dict[str, Operator] = {
     "is reshaped, where it should be transposed": lambda s, x: T(untransposed(x)),
     "is transposed, where it should not be": lambda s, x: misread_transpose(x),
@@ -229,6 +241,7 @@ def fitting(place: Place) -> Iterator[dict[str, Operator]]:
         (letter in ("A", "bias", "B", "L", "dB"), GAMMA), (letter == "P_back" or at == ("O", "P"), OF_WEIGHTS),
         (True, MINUS), (letter != "dB", RELU),
         (sizes[-1:] in "kv" and (at in PRODUCTS or letter == "dO"), OF_ROWS),
+        (sizes[-1:] == "v" and (at in PRODUCTS or letter == "dO"), OF_VALUES), (at == ("dB", "dA"), OF_BIAS),
         (at in PRODUCTS or letter in ("dP", "dA"), OF_READ), (sizes.startswith("b H") and everywhere, OF_ORDER),
         (at == ("dB", "dA"), OF_READ),
     ]

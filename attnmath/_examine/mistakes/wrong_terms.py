@@ -35,12 +35,13 @@ def wrong_values(case: Case, means: Conventions) -> Wordings:
             "dP": steps.bind(lambda s, x, by: (s.dO @ T(np.roll(s.values_back, by, 1))) * s.R_back, by)}
 
 
-def over_axis(axis: int) -> StepChanges:
+def over_axis(*axes: int) -> StepChanges:
     def softmax(A: np.ndarray) -> np.ndarray:
-        return steps.plain_softmax(A.swapaxes(axis, -1)).swapaxes(axis, -1)
+        E = np.exp(A - A.max(axes, keepdims=True, initial=-1e300))
+        return E / np.maximum(E.sum(axes, keepdims=True), 1e-300)
 
     return {"P": lambda s, x: softmax(s.A), "P_back": lambda s, x: softmax(s.A_back),
-            "D": lambda s, D: (s.P_back * s.dP).sum(axis, keepdims=True)}
+            "D": lambda s, D: (s.P_back * s.dP).sum(axes, keepdims=True)}
 
 
 # a softmax that is computed tile by tile
@@ -106,6 +107,12 @@ def last_sum(s: steps.Steps, P: np.ndarray, tiles: list[slice]) -> np.ndarray:
 MERGES = unscaled, unscaled_numerator, unscaled_sum, sum_of_tiles, mean_of_tiles, wrong_sign, last_sum
 
 
+def epsilon(case: Case, means: Conventions) -> Wordings:
+    for number in (1.0, 0.1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6):
+        yield f"{number:g}", {"P": steps.bind(
+            lambda s, P, c: P / (1 + c * np.exp(s.A.max(-1, keepdims=True, initial=-1e300) - s.L)), number)}
+
+
 def padded_sum(case: Case, means: Conventions) -> Wordings:
     """Keys that fill the last tile have the score 0, and come into the sum."""
     m = case.K.shape[2]
@@ -168,9 +175,11 @@ WRONG_WEIGHTS: list[Mistake] = [
               "gamma = 1/sqrt(d_k), or the scale that is demanded") for name, (words, gamma) in SCALES.items()),
     Mistake("scale_ignored", "the scale that is given is ignored", steps.ignored("gamma", "scale"), ATTENTION,
             "use it"),
-    *(Mistake("f_axis", f"the softmax is taken over the {over} instead of the keys", only(over_axis(axis)),
+    *(Mistake("f_axis", f"the softmax is taken over the {over} instead of the keys", only(over_axis(*axes)),
               steps.SOFTMAX, "softmax is taken over the last axis, the keys")
-      for over, axis in (("queries", -2), ("heads", 1), ("batch elements", 0))),
+      for over, axes in (("queries", [-2]), ("heads", [1]), ("batch elements", [0]),
+                         ("queries of all batch elements", [0, -2]))),
+    Mistake("epsilon", "a number is added to the sum of a row", epsilon, ATTENTION, "a sum of exponentials is not 0"),
     Mistake("local_lse", "the weights of the way back are normalised tile by tile", local_softmax, BACK,
             "normalise by the log-sum-exp of the whole row"),
     Mistake("padded_sum", "the keys that fill a tile come into the sum of a row", padded_sum, ATTENTION,
