@@ -13,7 +13,7 @@ from attnmath._examine.diagnosis.coefficients import from_terms
 from attnmath._examine.diagnosis.diagnosis import diagnose
 from attnmath._examine.diagnosis.trial import Failure
 from attnmath._examine.mistakes.mistakes import GENERATED, MISTAKES
-from attnmath._examine.mistakes.modes import OWN, in_way_back, modes
+from attnmath._examine.mistakes.modes import in_way_back, modes
 from attnmath._examine.problems.bounds import spans, where_in_words
 from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath._examine.problems.steps import STEPS, WAYS, Steps

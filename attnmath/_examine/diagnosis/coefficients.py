@@ -162,6 +162,15 @@ def _group_weights(letters: list[str], weights: np.ndarray) -> Mistake:
                    "add over the group, each with weight 1")
 
 
+def scaled_letters(f: Failure) -> Iterator[tuple[Mistake, list[str]]]:
+    """Each wrong output that is a multiple of what it should be, in its readings."""
+    for letter, fit in fitted_terms(f.case, f.means, f.got, f.off):
+        c = float(fit.dP.mean())
+        if letter in f.wrong and fit.all(c) and not fit.near(c, 1):
+            for reading in _words_for(c, fit, f):
+                yield _letters_scaled([letter], *reading), [letter]
+
+
 def from_terms(f: Failure) -> list[list[Mistake]]:
     """What is wrong, if every wrong output is a sum of multiples of its terms: mistakes, each in its readings."""
     found = {x: fit for x, fit in fitted_terms(f.case, f.means, f.got, f.off) if x in f.wrong}

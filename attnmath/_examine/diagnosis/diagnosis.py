@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnmath._examine.diagnosis.coefficients import from_terms
+from attnmath._examine.diagnosis.coefficients import from_terms, scaled_letters
 from attnmath._examine.diagnosis.gate import (
     Ask,
     Edit,
@@ -42,7 +42,8 @@ MOST_TERMS = 6  # readings of the separate terms
 MOST_PROOFS = 24  # that are tried on new problems
 MOST_NAMES = 3  # where more names than that fit as well, none is given
 MOST_WORDINGS = 3  # or tiles
-MOST_PARTS = 40  # edits that explain a part
+MOST_ALIKE = 8  # wordings that give the same numbers in one problem
+MOST_PARTS = 100  # edits that explain a part
 SOME = 24  # problems that tell which edit explains most
 MOST_FIRST = 3  # beside which all others are tried
 MOST_SCORES = 5e7  # that are computed to find one edit
@@ -145,7 +146,7 @@ def two_edits(trials: Sequence[Failure]) -> Iterator[tuple[Edit, ...]]:
         left = next((f for f in failures if not f.explained_by(changes_of((first,), f))), None)
         if left is not None:
             yield from pairs_with(first, left)
-    richest = max(representatives(failures), key=lambda f: len(f.wrong))
+    richest = max(failures, key=lambda f: (f.telling, len(f.wrong), f.size))
     parts = partly(richest)
     for (a, of_a), (b, of_b) in permutations(parts, 2):
         all_of_it = of_a | of_b == richest.wrong.keys() and a.mistake.name != b.mistake.name
@@ -155,7 +156,7 @@ def two_edits(trials: Sequence[Failure]) -> Iterator[tuple[Edit, ...]]:
 
 def partly(f: Failure) -> list[tuple[Edit, frozenset[str]]]:
     """Edits that give some of the wrong outputs, and which; of those that give the same numbers the first."""
-    found: dict[tuple[frozenset[str], bytes], Edit] = {}
+    found: dict[tuple[frozenset[str], bytes], list[Edit]] = {}
     units = {letter: np.abs(np.nan_to_num(x)).max() or 1.0 for letter, x in f.want.there.items()}
     for mistake in HEAD_MISTAKES:
         for edit, changes in edits_of(mistake, f):
@@ -165,8 +166,11 @@ def partly(f: Failure) -> list[tuple[Edit, frozenset[str]]]:
             here = frozenset(x for x in f.wrong if f.gives_letter(x, s))
             if here:
                 numbers = [np.round(x / units[letter], 6).tobytes() for letter, x in s.answer().there.items()]
-                found.setdefault((here, b"".join(numbers)), edit)
-    return [(edit, here) for (here, _), edit in found.items()][:MOST_PARTS]
+                same = found.setdefault((here, b"".join(numbers)), [])
+                if not same or edit.mistake is same[0].mistake and len(same) < MOST_ALIKE:
+                    same.append(edit)
+    every = [(edit, here) for (here, _), same in found.items() for edit in same]
+    return [*((Edit(m), frozenset(letters)) for m, letters in scaled_letters(f)), *every][:MOST_PARTS]
 
 
 def pairs_with(first: Edit, f: Failure) -> Iterator[tuple[Edit, ...]]:
@@ -182,12 +186,6 @@ def pairs_with(first: Edit, f: Failure) -> Iterator[tuple[Edit, ...]]:
                     yield first, other
                 elif mine and changes[-1].keys() & mine[-1].keys() and f.explained_by((*changes, *mine)):
                     yield other, first
-
-
-def representatives(failures: Sequence[Failure], most: int = 3) -> list[Failure]:
-    """The first, and small ones whose wrong outputs are others."""
-    kinds = {frozenset(f.wrong): f for f in reversed(failures) if f.case.Q.shape[2] * f.case.K.shape[2] < SMALL}
-    return [failures[0], *(f for f in kinds.values() if f is not failures[0])][:most]
 
 
 # ---- how it is said -----------------------------------------------------------------------------

@@ -123,7 +123,7 @@ class Failure:
         if not changes:
             return not self.wrong
         if OWN in changes:
-            return self.gives(changes) and (not self.wrong or "O" in self.wrong)
+            return self.gives(changes)
         return self.gives(changes) and (not self.wrong or not self.telling or self._nearer(self.steps(changes)))
 
     def _nearer(self, s: Steps) -> bool:

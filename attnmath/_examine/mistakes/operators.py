@@ -48,7 +48,7 @@ PRODUCTS = {("QK", "Q"), ("QK", "keys"), ("O", "values"), ("dP", "dO"), ("dP", "
             ("dQ", "keys_back"), ("dkeys", "dA"), ("dkeys", "Q"), ("dvalues", "PR_back"), ("dvalues", "dO")}
 EXCHANGED = *sorted(PRODUCTS | FACTORS), ("O", "P"), ("D", "dP"), ("dA", "dP")
 POOL = (  # what may stand in another's place: forward, back
-    ("Q", "keys", "values", "R"),
+    ("Q", "keys", "values"),
     ("Q", "keys_back", "values_back", "dO", "O", "P_back", "PR_back", "dP", "dA", "R_back", "A_back"))
 
 
@@ -138,11 +138,17 @@ def batch_for_heads(s: Steps, x: np.ndarray) -> np.ndarray:
 
 def first_of_broadcast(s: Steps, x: np.ndarray) -> np.ndarray:
     """Zero but in the first place along each axis along which the bias is broadcast."""
-    kept = np.ones_like(x)
-    for axis, size in enumerate(np.shape(s.case.bias)):
+    kept, shape = np.ones_like(x), np.shape(s.bias)
+    for axis, size in enumerate((*(1,) * (x.ndim - len(shape)), *shape)):
         if size == 1:
             kept = _kept(axis, lambda i, k: i == 0)(s, kept)
     return x * kept
+
+
+def log2_of_sum(s: Steps, L: np.ndarray) -> np.ndarray:
+    """The maximum of a row, and the logarithm in base 2 of its sum."""
+    top = s.A.max(-1, keepdims=True)
+    return np.where(np.isfinite(L), top + (L - top) / np.log(2), L)
 
 
 def viewed(s: Steps, x: np.ndarray) -> np.ndarray:
@@ -210,12 +216,17 @@ OF_ROWS: dict[str, Operator] = {
 OF_VALUES: dict[str, Operator] = {
     "is cut to the columns of Q and K": lambda s, x: _kept(3, lambda i, k: i < s.case.sizes["d_k"])(s, x),
 }
-OF_BIAS: dict[str, Operator] = {"is that of the first place where the bias is broadcast, not a sum": first_of_broadcast}
+OF_BIAS: dict[str, Operator] = {
+    "is that of the first place where the bias is broadcast, not a sum": first_of_broadcast,
+}
 OF_READ: dict[str, Operator] = {
     "is reshaped, where it should be transposed": lambda s, x: T(untransposed(x)),
     "is transposed, where it should not be": lambda s, x: misread_transpose(x),
 }
+OF_L: dict[str, Operator] = {"has log2 in place of log": log2_of_sum}
 OF_ORDER: dict[str, Operator] = {
+    "holds the sum of each head of each batch element and those before it":
+        lambda s, x: x.reshape(-1, *x.shape[2:]).cumsum(0).reshape(x.shape),
     "has batch elements and heads in the order of each other": batch_for_heads,
     "is read in the order of another layout": viewed,
 }
@@ -239,11 +250,11 @@ def fitting(place: Place) -> Iterator[dict[str, Operator]]:
         (at in FACTORS, OF_FACTORS), (at in ADDED or at == ("", "bias"), OF_ADDED),
         (at in PRODUCTS or at == ("", "dO"), ONES), (letter in ("A", "bias", "B", "L"), LN_2),
         (letter in ("A", "bias", "B", "L", "dB"), GAMMA), (letter == "P_back" or at == ("O", "P"), OF_WEIGHTS),
-        (True, MINUS), (letter != "dB", RELU),
+        (True, MINUS), ("P" not in letter.replace("dP", "") and letter not in ("dB", "R", "R_back"), RELU),
         (sizes[-1:] in "kv" and (at in PRODUCTS or letter == "dO"), OF_ROWS),
         (sizes[-1:] == "v" and (at in PRODUCTS or letter == "dO"), OF_VALUES), (at == ("dB", "dA"), OF_BIAS),
         (at in PRODUCTS or letter in ("dP", "dA"), OF_READ), (sizes.startswith("b H") and everywhere, OF_ORDER),
-        (at == ("dB", "dA"), OF_READ),
+        (at == ("dB", "dA"), OF_READ), (at == ("", "L"), OF_L),
     ]
     yield from (some for fit, some in fits if fit)
 
@@ -266,7 +277,8 @@ def operators_at(place: Place) -> Iterator[tuple[str, Operator, Callable[[Case],
                 return there(case) and shape(letter, case)[axis] > 1
 
             for words, along in ALONG.items():
-                yield words.format(WORDS[size]), along(axis), wide
+                lost = words.startswith("is zero for the ")  # also where there is one alone
+                yield words.format(WORDS[size]), along(axis), there if lost else wide
     for y in POOL[place.step in BACK_STEPS] if at in EXCHANGED else ():
         if y != letter and y != place.step and place.step not in (y, letter) and y not in DOWNSTREAM[place.step]:
             def alike(case: Case, y: str = y) -> bool:
@@ -282,7 +294,7 @@ PLACES = [Place("", x) for x in "D dP dA bias seen O dQ dkeys dvalues dB dO L A 
 # What a step knows by its shape alone.
 SHAPES = {("dK", "K"), ("dV", "V"), ("dK", "owner_back"), ("dV", "owner_back"), ("dB", "bias")}
 PLACES += [Place(step, x) for step, f in STEPS.items() for x in f.__code__.co_names
-           if x in STEPS and step in FORMULAS and (step, x) not in SHAPES]
+           if x in STEPS and step in FORMULAS and step != "L" and (step, x) not in SHAPES]
 
 
 def _edit(place: Place, words: str, operator: Operator, fits: Callable[[Case], bool]) -> Mistake:

@@ -166,8 +166,8 @@ WRONG_GRADIENTS: list[Mistake] = [
     Mistake("dP_wrong_head", "dP is taken with another head's values", wrong_values, GROUPS,
             "dP of head h is dO_h V^T with the values that head h reads"),
     Mistake("dB_mean", "dB is a mean over the batch instead of a sum",
-            only({"dB": lambda s, x: x / len(s.Q) if len(x) == 1 else x}, lambda case: case.bias is not None), BACK,
-            "sum dA over the axes along which the bias was broadcast"),
+            only({"dB": lambda s, x: x / len(s.Q) if len(x) == 1 else x}, lambda case: case.bias is not None),
+            BACK, "sum dA over the axes along which the bias was broadcast"),
 ]
 
 WRONG_WEIGHTS: list[Mistake] = [
@@ -179,7 +179,8 @@ WRONG_WEIGHTS: list[Mistake] = [
               steps.SOFTMAX, "softmax is taken over the last axis, the keys")
       for over, axes in (("queries", [-2]), ("heads", [1]), ("batch elements", [0]),
                          ("queries of all batch elements", [0, -2]))),
-    Mistake("epsilon", "a number is added to the sum of a row", epsilon, ATTENTION, "a sum of exponentials is not 0"),
+    Mistake("epsilon", "a number is added to the sum of a row", epsilon, ATTENTION,
+            "a sum of exponentials is not 0"),
     Mistake("local_lse", "the weights of the way back are normalised tile by tile", local_softmax, BACK,
             "normalise by the log-sum-exp of the whole row"),
     Mistake("padded_sum", "the keys that fill a tile come into the sum of a row", padded_sum, ATTENTION,

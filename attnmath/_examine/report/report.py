@@ -37,7 +37,7 @@ QUALIFIED = {
 }
 # Hazards that a test fails on, and the convention that says that they are meant.
 UNSTATED = {"unusual_scale": "scale", "interleaved_groups": "groups", "rate_without_effect": "dropout",
-            "boolean_mask_added": "mask", "nan_spreads": "empty"}
+            "boolean_mask_added": "mask"}
 VERDICTS = {"right": 0, "wrong": 1, "not judged": 2, UNLISTED: 3}  # and the exit status of each
 
 
