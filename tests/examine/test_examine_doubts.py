@@ -184,11 +184,10 @@ def test_a_number_that_leaves_a_weight_is_a_mistake():
         assert report.wrong and report.conventions.fill is None, fill
 
 
-def test_nan_that_leaves_its_row_is_refused_unless_it_is_meant():
-    fn = masked(None, -math.inf)
-    with pytest.raises(AssertionError, match="gives NaN in .*conventions={'empty': 'nan'}"):
-        assert_attention_gradients(fn, options={"mask"}, seed=1)
-    assert_attention_gradients(fn, options={"mask"}, seed=1, conventions={"empty": "nan"})
+def test_nan_that_leaves_its_row_is_a_hazard():
+    report = report_on(masked(None, -math.inf), options={"mask"})
+    assert report.right and report.conventions.empty == "nan"
+    assert "nan_spreads" in [x.name for x in report.hazards]
 
 
 # ---- more axes, other sizes, longer calls -------------------------------------------------------

@@ -280,7 +280,8 @@ def operators_at(place: Place) -> Iterator[tuple[str, Operator, Callable[[Case],
                 lost = words.startswith("is zero for the ")  # also where there is one alone
                 yield words.format(WORDS[size]), along(axis), there if lost else wide
     for y in POOL[place.step in BACK_STEPS] if at in EXCHANGED else ():
-        if y != letter and y != place.step and place.step not in (y, letter) and y not in DOWNSTREAM[place.step]:
+        alike_scores = SIZES[y].endswith("n m") is SIZES[letter].endswith("n m")
+        if y != letter and alike_scores and y not in DOWNSTREAM[place.step]:
             def alike(case: Case, y: str = y) -> bool:
                 return shape(y, case) == shape(letter, case)
 
