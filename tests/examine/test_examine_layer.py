@@ -113,7 +113,8 @@ def names(report, *kinds):
 
 
 formats_judged = pytest.mark.parametrize("dtype", ["float64", "float32"])
-PLANTED = [(name, name, False, False) for name in planted.CROSS if name != "f_noscale"]  # that is a convention
+SAID = {"heads_split_interleaved": "heads_split_interleaved_back", "heads_interleaved": "heads_merged_interleaved"}
+PLANTED = [(name, SAID.get(name, name), False, False) for name in planted.CROSS if name != "f_noscale"]
 PLANTED += [(name, want, False, False) for name, want in planted.CROSS_PATHS.items()]
 PLANTED += [(name, want, True, False) for name, want in planted.ALONE.items()]
 PLANTED += [(name, name, True, True) for name in planted.ROPE]

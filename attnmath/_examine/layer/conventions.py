@@ -10,7 +10,7 @@ import numpy as np
 from attnmath._examine.contract.functions import Broken
 from attnmath._examine.layer.draw import Draw, hiding
 from attnmath._examine.layer.layer import ByName, Layer, LayerAnswer, LayerCase, LayerSteps
-from attnmath._examine.layer.mistakes import DICTIONARY, LAYER_MISTAKES
+from attnmath._examine.layer.mistakes import AFTER, DICTIONARY
 from attnmath._examine.layer.own_layer import MASK_FORMS, TOKEN_LAYOUTS, MaskForm, OwnLayer, Way
 from attnmath._examine.layer.run import run
 from attnmath._examine.layer.running_error import BoundedSteps, formats, right_output
@@ -19,9 +19,6 @@ from attnmath._examine.layer.weight_layouts import WeightLayout, readings
 from attnmath._examine.problems.case import Conventions
 from attnmath._formulas.heads import Weights
 
-WRONG_SCALES = [m for m in DICTIONARY if "scale" in m.name and m.name.startswith("f_")]  # of the way forward
-# Letters that do not reach the output.
-AFTER = {x for x in LayerSteps.table if x[0] == "d" or "_back" in x or x.startswith("by_")}
 SCALES = None, "1", "1/d_k"
 FEW = 24  # ways to read a layer in which a mistake is looked for
 
@@ -87,7 +84,7 @@ def possible_layers(own: OwnLayer, dtype: str | None, seed: int) -> Iterator[Kno
 def first_mistake(Y: np.ndarray, case: LayerCase, means: Conventions, dtype: str) -> int | None:
     """The place in the dictionary of the first mistake that gives an output; None if none does."""
     off = BoundedSteps(case, means, formats(dtype, means.inside)).Y.off.max()
-    for place, mistake in enumerate([*LAYER_MISTAKES, *WRONG_SCALES]):
+    for place, mistake in enumerate(DICTIONARY):
         for _, change in mistake.forms(case, means):
             if change.keys() <= AFTER:
                 continue
