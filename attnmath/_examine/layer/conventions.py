@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnmath._examine.contract.functions import Broken
-from attnmath._examine.layer.draw import Draw, hiding
+from attnmath._examine.layer.draw import Draw, hiding, layer_cases
 from attnmath._examine.layer.layer import ByName, Layer, LayerAnswer, LayerCase, LayerSteps
 from attnmath._examine.layer.mistakes import AFTER, DICTIONARY
 from attnmath._examine.layer.own_layer import MASK_FORMS, TOKEN_LAYOUTS, MaskForm, OwnLayer, Way
@@ -52,6 +52,10 @@ class KnownLayer(NamedTuple):
         got = self.answer(case)
         return got if isinstance(got, Broken) else Tried.of(case, got, self.means, self.dtype)
 
+    def fresh(self) -> Iterator[Tried | Broken]:
+        """Problems that have not been tried: other numbers, and one query and one key more."""
+        return map(self.trial, layer_cases(Draw(self.layer, self.dtype, self.seed + 1, longer=1)))
+
 
 # ---- what it could be, and what it is -----------------------------------------------------------
 
@@ -81,17 +85,17 @@ def possible_layers(own: OwnLayer, dtype: str | None, seed: int) -> Iterator[Kno
         yield KnownLayer(layer, dtype or layer.dtype, seed, reading=reading, layout=layout, way=way)
 
 
-def first_mistake(Y: np.ndarray, case: LayerCase, means: Conventions, dtype: str) -> int | None:
-    """The place in the dictionary of the first mistake that gives an output; None if none does."""
+def first_mistake(Y: np.ndarray, case: LayerCase, means: Conventions, dtype: str, most: int) -> int:
+    """The place in the dictionary of the first mistake that gives an output; at most this one if none does."""
     off = BoundedSteps(case, means, formats(dtype, means.inside)).Y.off.max()
-    for place, mistake in enumerate(DICTIONARY):
+    for place, mistake in enumerate(DICTIONARY[:most]):
         for _, change in mistake.forms(case, means):
             if change.keys() <= AFTER:
                 continue
             wrong = LayerSteps(case, means, [change]).Y
             if wrong.shape == Y.shape and (abs(Y - wrong) <= 8 * off).all():
                 return place
-    return None
+    return most
 
 
 def understood(candidates: Sequence[KnownLayer], told: Conventions) -> tuple[KnownLayer, bool]:
@@ -119,10 +123,10 @@ def understood(candidates: Sequence[KnownLayer], told: Conventions) -> tuple[Kno
             for means in possible_means(known.layer, told.told(inside=inside)):
                 if right_output(Y, case, means, dtype):
                     return known._replace(means=means), True
-    few = came[:FEW]
-    places = [first_mistake(Y, case, told, dtype) for _, case, Y in few] if len(few) > 1 else []
-    named = [(place, i) for i, place in enumerate(places) if place is not None]
-    first = came[min(named)[1] if named else 0][0] if came else candidates[0]
+    first, least = came[0][0] if came else candidates[0], len(DICTIONARY)
+    for known, case, Y in came[:FEW] if len(came) > 1 else ():
+        place = first_mistake(Y, case, told, dtype, least)
+        first, least = (known, place) if place < least else (first, least)
     return first._replace(means=told), False
 
 

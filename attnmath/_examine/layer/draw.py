@@ -14,8 +14,8 @@ UNREAD = 1e30  # in keys that nobody may read; NaN and infinity leak everywhere:
 class Draw:
     """Problems for one layer, out of one seed."""
 
-    def __init__(self, layer: Layer, dtype: str, seed: int) -> None:
-        self.layer, self.dtype, self.rng = layer, dtype, np.random.default_rng(seed)
+    def __init__(self, layer: Layer, dtype: str, seed: int, longer: int = 0) -> None:
+        self.layer, self.dtype, self.rng, self.longer = layer, dtype, np.random.default_rng(seed), longer
         W = layer.ours({name: np.zeros(shape) for name, shape in layer.shapes.items()})
         self.d, self.d_z = W.W_Q.shape[1], W.W_K.shape[1]
         inside = layer.module.modules() if hasattr(layer.module, "modules") else ()
@@ -40,7 +40,7 @@ class Draw:
         """One problem; self-attention has m = n."""
         layer, numbers = self.layer, self.numbers() if numbers is None else numbers
         cross = cross and layer.cross
-        m, b = m if cross else n, b if layer.batched else 1
+        n, m, b = n + self.longer, (m if cross else n) + self.longer, b if layer.batched else 1
         X, Z = (self.normal(b, *shape, by=spread, offset=offset) for shape in ((n, self.d), (m, self.d_z)))
         own = {"batch": b > 1, "n != m": n != m, "causal": layer.causal}
         return LayerCase(

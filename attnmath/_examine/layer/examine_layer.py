@@ -144,12 +144,12 @@ def _examined(
     findings = [*findings, *more]
     results = [(case, known.trial(case)) for case in layer_cases(known.draw)]
     done = [x for _, x in results if isinstance(x, Tried)]
-    named = diagnose_layer(done)
+    named = diagnose_layer(done, known.fresh)
     short = known.dtype in ("bfloat16", "float16") and known.layer.framework == "torch"
     if named and short:  # in float32, if it is wrong there too
         wide = known._replace(dtype="float32")
         tried = [x for x in map(wide.trial, layer_cases(wide.draw)) if isinstance(x, Tried)]
-        named = diagnose_layer(tried) or named
+        named = diagnose_layer(tried, wide.fresh) or named
     if own is not None and own.is_torch and not agreed and another_function(done, named):
         return None
     refused = broken_contract(results)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnmath._examine.problems.case import Case, Conventions
-from attnmath._examine.problems.steps import STEPS, Step, StepChanges, Steps
+from attnmath._examine.problems.steps import STEPS, Step, StepChanges, Steps, downstream
 from attnmath._formulas.heads import Weights
 from attnmath._words.arrays import T
 
@@ -107,6 +107,11 @@ class LayerCase:
     def lengths(self) -> tuple[int, int, int]:
         """How many sequences, queries and keys: b, n, m."""
         return *self.X.shape[:2], self.context.shape[1]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """b, H, G, n, m, d_k, d_v."""
+        return self.heads.sizes
 
     @cached_property
     def heads(self) -> Case:
@@ -204,24 +209,28 @@ def rotary_pairs(d_k: int, pairing: str) -> tuple[np.ndarray, np.ndarray]:
     return c ^ 1, np.where(c % 2 == 0, -1.0, 1.0)
 
 
-def rotated(x: Any, s: Steps) -> Any:
+def rotated(x: Any, cos: Any, sin: Any, pairing: str) -> Any:
     """x cos + (x turned) sin, where there is a rotary embedding."""
-    if s.given.rotary is None:
+    if cos is None:
         return x
-    other, sign = rotary_pairs(x.shape[-1], s.pairing)
-    return x * s.cos + x[..., other] * (sign * s.sin)
+    other, sign = rotary_pairs(x.shape[-1], pairing)
+    return x * cos + x[..., other] * (sign * sin)
 
 
-def rotated_back(dx: Any, s: Steps) -> Any:
+def rotated_back(dx: Any, cos: Any, sin: Any, pairing: str) -> Any:
     """The way back of `rotated`: dx cos + (dx sin) turned the other way."""
-    if s.given.rotary is None:
+    if cos is None:
         return dx
-    other, sign = rotary_pairs(dx.shape[-1], s.pairing_back)
-    return dx * s.cos_back + (dx * (sign * s.sin_back))[..., np.argsort(other)]
+    other, sign = rotary_pairs(dx.shape[-1], pairing)
+    return dx * cos + (dx * (sign * sin))[..., np.argsort(other)]
 
 
 def _weight(name: str) -> Step:
     return lambda s: getattr(s.given.W, name)
+
+
+def _of_rotary(name: str) -> Step:
+    return lambda s: getattr(s.given.rotary, name, None)
 
 
 LAYER_STEPS: dict[str, Step] = STEPS | {
@@ -230,9 +239,7 @@ LAYER_STEPS: dict[str, Step] = STEPS | {
     "Z": lambda s: s.given.context,
     "dY": lambda s: s.given.dY,
     **{name: _weight(name) for name in Weights._fields},
-    "cos": lambda s: s.given.rotary.cos,
-    "sin": lambda s: s.given.rotary.sin,
-    "pairing": lambda s: s.given.rotary.pairing,
+    **{name: _of_rotary(name) for name in Rotary._fields},
     "H": lambda s: s.given.W.W_Q.shape[0],
     "G": lambda s: s.given.W.W_K.shape[0],
     # how heads are taken apart and put together, and the way back of both
@@ -244,8 +251,8 @@ LAYER_STEPS: dict[str, Step] = STEPS | {
     "Q_unturned": lambda s: s.split(projected(s.X, s.W_Q, s.b_Q), s.H),
     "K_unturned": lambda s: s.split(projected(s.Z, s.W_K, s.b_K), s.G),
     "V": lambda s: s.split(projected(s.Z, s.W_V, s.b_V), s.G),
-    "Q": lambda s: rotated(s.Q_unturned, s),
-    "K": lambda s: rotated(s.K_unturned, s),
+    "Q": lambda s: rotated(s.Q_unturned, s.cos, s.sin, s.pairing),
+    "K": lambda s: rotated(s.K_unturned, s.cos, s.sin, s.pairing),
     "C": lambda s: s.merge(s.O),
     "Y": lambda s: _affine(s.C, one_below_another(s.W_O), s.b_O),
     # the way back
@@ -256,8 +263,8 @@ LAYER_STEPS: dict[str, Step] = STEPS | {
     "cos_back": lambda s: s.cos,
     "sin_back": lambda s: s.sin,
     "pairing_back": lambda s: s.pairing,
-    "dQ_flat": lambda s: s.split_back(rotated_back(s.dQ, s)),
-    "dK_flat": lambda s: s.split_back(rotated_back(s.dK, s)),
+    "dQ_flat": lambda s: s.split_back(rotated_back(s.dQ, s.cos_back, s.sin_back, s.pairing_back)),
+    "dK_flat": lambda s: s.split_back(rotated_back(s.dK, s.cos_back, s.sin_back, s.pairing_back)),
     "dV_flat": lambda s: s.split_back(s.dV),
     "by_Q": lambda s: s.dQ_flat @ T(side_by_side(s.W_Q)),
     "by_K": lambda s: s.dK_flat @ T(side_by_side(s.W_K)),
@@ -279,6 +286,7 @@ class LayerSteps(Steps):
     """The letters of a layer for one case; each is computed once, by its step."""
 
     table: Mapping[str, Step] = LAYER_STEPS
+    downstream = downstream(LAYER_STEPS)
 
     def __init__(
         self, case: LayerCase, means: Conventions | None = None, changes: Iterable[StepChanges] = ()

@@ -8,11 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from attnmath._examine.layer.layer import LAYER_STEPS, LayerCase, LayerSteps, by_head, one_below_another
-from attnmath._examine.layer.layer import projected, rotated, rotated_back, side_by_side, weight_gradient
+from attnmath._examine.layer.layer import (
+    LAYER_STEPS,
+    LayerCase,
+    LayerSteps,
+    by_head,
+    one_below_another,
+    projected,
+    rotated,
+    rotated_back,
+    side_by_side,
+    weight_gradient,
+)
 from attnmath._examine.mistakes.mistakes import MISTAKES
 from attnmath._examine.problems.case import Conventions
-from attnmath._examine.problems.steps import Forms, Mistake, StepChanges, Steps, Wordings, multiplied, only
+from attnmath._examine.problems.steps import Forms, Mistake, StepChanges, Steps, Wordings, bind, multiplied, only
 from attnmath._formulas.heads import Weights
 from attnmath._words.arrays import T
 
@@ -61,8 +71,10 @@ def mean(letters: tuple[str, ...], count: Callable[[LayerCase], int]) -> StepCha
 
 def from_tokens(tokens: str, *letters: str) -> StepChanges:
     """Gradients of projections that are built from other tokens."""
-    return {f"dW_{a}": lambda s, x, a=a: weight_gradient(getattr(s, tokens), getattr(s, f"d{a}_flat"), len(x))
-            for a in letters}
+    def gradient(s: Steps, x: np.ndarray, a: str) -> np.ndarray:
+        return weight_gradient(getattr(s, tokens), getattr(s, f"d{a}_flat"), len(x))
+
+    return {f"dW_{a}": bind(gradient, a) for a in letters}
 
 
 def of_all_heads(turn: Callable[[np.ndarray], np.ndarray], name: str) -> Callable[[Any, Any], Any]:
@@ -120,7 +132,8 @@ def rearranged_heads(memory: str, flat: str) -> dict[str, StepChanges]:
 
 
 PLACES = {
-    "heads_merged_{}": "the outputs of the heads are put together", "heads_all_{}": "heads are split and put together",
+    "heads_merged_{}": "the outputs of the heads are put together",
+    "heads_all_{}": "heads are split and put together",
     "heads_split_{}": "queries, keys and values are split into heads",
     "heads_split_{}_back": "the way back splits dY W_O^T into heads",
     "heads_merged_{}_back": "the way back puts dQ, dK and dV together",
@@ -142,14 +155,15 @@ def blocks_exchanged(case: LayerCase, means: Conventions) -> Wordings:
             if alike(case, parts, *move):
                 moved = {f"{p}_{a}": f"{p}_{b}" for p in parts for a, b in move.items()}
                 back = exchanged({f"d{b}": f"d{a}" for a, b in moved.items()})
-                yield f"{words} of Q, K, V used in the order {', '.join(order)}", exchanged(moved) | back
+                yield f"{words} of Q, K, V used in the order {', '.join(order)}", {**exchanged(moved), **back}
 
 
 def gradients_exchanged(case: LayerCase, means: Conventions) -> Wordings:
     """Two gradients at each other's places."""
     for (a, b), parts in ((pair, parts) for pair in combinations("QKV", 2) for parts in ("Wb", "W")):
         if alike(case, parts, a, b):
-            yield f"dW_{a} and dW_{b}", exchanged({f"d{p}_{x}": f"d{p}_{y}" for p in parts for x, y in (a + b, b + a)})
+            change = exchanged({f"d{p}_{x}": f"d{p}_{y}" for p in parts for x, y in ((a, b), (b, a))})
+            yield f"dW_{a} and dW_{b}", change
 
 
 def alike(case: LayerCase, parts: str, *letters: str) -> bool:
@@ -161,7 +175,7 @@ def alike(case: LayerCase, parts: str, *letters: str) -> bool:
 def dW_K_without_b_Q(case: LayerCase, means: Conventions) -> Wordings:
     """The closed form for a layer without biases."""
     def dkeys(s: Any, x: Any) -> np.ndarray:
-        return s.gamma_back * T(s.dA) @ rotated(s.split(projected(s.X, s.W_Q, None), s.H), s)
+        return s.gamma_back * T(s.dA) @ rotated(s.split(projected(s.X, s.W_Q, None), s.H), s.cos, s.sin, s.pairing)
 
     alone: StepChanges = {"dW_K": lambda s, x: s.apart(alone, {"dkeys": dkeys}).dW_K}
     if case.W.b_Q is not None:
@@ -189,9 +203,8 @@ def per_weight(x: str) -> Iterator[Mistake]:
     there: Holds = lambda case: getattr(case.W, x) is not None  # noqa: E731
     if x != "b_K":  # whose gradient is 0
         yield edit(f"d{x}_missing", f"{x} gets no gradient", f"do not detach {x}", lost(f"d{x}"), there)
-    sum_up = "sum over the batch"
-    yield edit(f"d{x}_batch_mean", f"d{x} is a mean over the batch instead of a sum", sum_up, mean((f"d{x}",), batch))
-    yield Mistake(f"d{x}_one_entry", f"d{x} comes from one entry of the batch alone", one_entry(f"d{x}"), VJP, sum_up)
+    yield edit(f"d{x}_batch_mean", f"d{x} is a mean over the batch instead of a sum", SUM, mean((f"d{x}",), batch))
+    yield Mistake(f"d{x}_one_entry", f"d{x} comes from one entry of the batch alone", one_entry(f"d{x}"), VJP, SUM)
     if x in MATRICES:
         forms = several(*((word, {f"d{x}": of_all_heads(turn, x)}) for word, turn in (
             ("", transposed), ("the numbers are read in the other order", misread))))
@@ -221,8 +234,9 @@ def no_turn(end: str) -> StepChanges:
     return {f"cos{end}": lambda s, x: np.ones_like(x), f"sin{end}": lambda s, x: np.zeros_like(x)}
 
 
+SUM = "sum over batch and tokens"
 DW, DB = tuple(f"d{x}" for x in Weights._fields), tuple(f"d{x}" for x in BIASES)
-SUM, TURN = "sum over batch and tokens", "turn queries and keys alone, both"
+TURN = "turn queries and keys alone, both"
 PAIRS = "half: entry c with c + d_k/2; interleaved: 2 c with 2 c + 1"
 LAYER_MISTAKES: list[Mistake] = [
     # the heads and the way through W_O
@@ -240,16 +254,17 @@ LAYER_MISTAKES: list[Mistake] = [
         "x W, where a linear layer of PyTorch keeps W^T"),
     edit("W_O_transposed_once", "W_O is used transposed in the way forward alone", "Y = sum O_h W_O,h",
          {"W_O": of_all_heads(transposed, "W_O"), "W_O_back": lambda s, x: T(one_below_another(s.given.W.W_O))}),
-    Mistake("blocks_exchanged", "blocks of the projections stand at each other's places", blocks_exchanged, MULTI,
-            "look up the order in which queries, keys and values are packed"),
-    Mistake("gradients_exchanged", "two gradients of weights stand at each other's places", gradients_exchanged, VJP,
-            "look up the order in which they are returned"),
+    Mistake("blocks_exchanged", "blocks of the projections stand at each other's places", blocks_exchanged,
+            MULTI, "look up the order in which queries, keys and values are packed"),
+    Mistake("gradients_exchanged", "two gradients of weights stand at each other's places", gradients_exchanged,
+            VJP, "look up the order in which they are returned"),
     Mistake("dW_K_without_b_Q", "dW_K leaves out the bias of the queries", dW_K_without_b_Q, VJP,
             "dK = gamma dA^T Q, with the bias b_Q in Q"),
     edit("b_O_per_head", "the bias b_O is added once for every head", "add b_O once, after the sum over the heads",
-         {"Y": lambda s, Y: Y + (s.H - 1) * s.b_O, "db_O": lambda s, x: s.H * x}, lambda case: case.W.b_O is not None),
-    *(edit(f"{name}_mean", f"gradients of {which} are means over {what} instead of sums", SUM, mean(letters, count))
-      for name, which, what, letters, count in (
+         {"Y": lambda s, Y: Y + (s.H - 1) * s.b_O, "db_O": lambda s, x: s.H * x},
+         lambda case: case.W.b_O is not None),
+    *(edit(f"{name}_mean", f"gradients of {which} are means over {what} instead of sums", SUM,
+           mean(letters, count)) for name, which, what, letters, count in (
         ("batch", "weights", "the batch", DW, batch), ("token", "weights", "all tokens", DW, tokens),
         ("bias", "biases", "all tokens", DB, tokens), ("bias_batch", "biases", "the batch", DB, batch))),
     # tokens and paths
@@ -268,7 +283,8 @@ LAYER_MISTAKES: list[Mistake] = [
       for name, what, letters, when in (
         ("dX_missing", "X through the queries", ["by_Q"], "cross"), ("dZ_missing", "Z", ["dZ"], "cross"),
         ("dX_zero", "X", ["dX"], "self"), ("dX_missing", "the tokens", ["dX", "dZ"], "cross"))),
-    edit("residual_inside", "the layer adds its own input: Y + X", "examine the layer without its residual connection",
+    edit("residual_inside", "the layer adds its own input: Y + X",
+         "examine the layer without its residual connection",
          {"Y": lambda s, Y: Y + s.X, "dX": lambda s, x: x + s.dY}),
     edit("residual_back", "dX contains the gradient of a residual connection that the layer does not have",
          "dX without dY", {"dX": lambda s, x: x + s.dY}),
@@ -278,7 +294,8 @@ LAYER_MISTAKES: list[Mistake] = [
     edit("rope_back_sign", "the way back turns dQ and dK forward once more", "the sine changes its sign",
          {"sin_back": lambda s, x: -x}, "turns"),
     edit("rope_sign", "the rotary embedding turns the other way",
-         "q cos + turned(q) sin, where turned(q) is (-second half, first half)", {"sin": lambda s, x: -x}, "turns"),
+         "q cos + turned(q) sin, where turned(q) is (-second half, first half)", {"sin": lambda s, x: -x},
+         "turns"),
     edit("rope_pairing", "the rotary embedding pairs other entries: half and interleaved are mixed up", PAIRS,
          {"pairing": other_pairing}, "turns"),
     edit("rope_pairing_back", "the way back pairs other entries in the rotary embedding", PAIRS,
@@ -289,7 +306,8 @@ LAYER_MISTAKES: list[Mistake] = [
     edit("rope_keys_missing", "the rotary embedding does not turn the keys", TURN,
          {"K": lambda s, x: s.K_unturned, "dK_flat": lambda s, x: s.split_back(s.dK)}, "turns"),
     edit("rope_values", "the rotary embedding turns the values too", TURN,
-         {"V": lambda s, x: rotated(x, s), "dV_flat": lambda s, x: s.split_back(rotated_back(s.dV, s))}, "turns"),
+         {"V": lambda s, x: rotated(x, s.cos, s.sin, s.pairing), "dV_flat": lambda s, x: s.split_back(
+             rotated_back(s.dV, s.cos_back, s.sin_back, s.pairing_back))}, "turns"),
 ]
 
 
