@@ -10,8 +10,9 @@ from typing import Any
 
 from attnmath._examine.contract.functions import Broken, failure_of, name_of
 from attnmath._examine.contract.process import judged_apart
+from attnmath._examine.contract.state import given_back
 from attnmath._examine.diagnosis.extent import unusual
-from attnmath._examine.layer.beside import further_weights, inference, padding_alone
+from attnmath._examine.layer.beside import empty_rows, further_weights, inference
 from attnmath._examine.layer.conventions import KnownLayer, possible_layers, understood, with_mask
 from attnmath._examine.layer.diagnosis import diagnose_layer
 from attnmath._examine.layer.draw import layer_cases
@@ -78,8 +79,11 @@ def examine_layer(
         layout = layout or told.layout
         own = own_layer(layer, weights, backward, heads, mask, rotary, pairing, causal, layout, reading)
         candidates = [] if reference is not None else forms_of(own, dtype, seed)
-    report = _judged(own, candidates, reference, told, dtype, seed, smallest, without)
-    return replace(report, seconds=time.perf_counter() - start)
+    with given_back():
+        report = _judged(own, candidates, reference, told, dtype, seed, smallest, without)
+    kept = own.kept if own else candidates[0].layer.kept
+    hazards = *report.hazards, *(Finding("hazard", *said) for said in kept.sentences)
+    return replace(report, seconds=time.perf_counter() - start, hazards=hazards)
 
 
 def _judged(
@@ -159,7 +163,7 @@ def _examined(
     means = known.means
     if done and not findings:
         findings += inference(known, results[0][0])
-        hazards, empty = padding_alone(known)
+        hazards, empty = empty_rows(known)
         hazards += unusual(means, told)
         means = means.told(empty=empty)
         if empty is not None and told.empty not in (None, empty):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attnmath._examine.contract.state import Kept
 from attnmath._examine.problems.case import Case, Conventions
 from attnmath._examine.problems.steps import STEPS, Step, StepChanges, Steps, downstream
 from attnmath._formulas.heads import Weights
@@ -48,6 +49,7 @@ class Layer:
     dropout: float = 0.0  # with more than 0 it is run in eval() alone
     backward: Callable[..., Mapping[str, Any]] | None = None  # a way back of its own
     paste: str | None = None  # a line that makes such a layer
+    kept: Kept = field(default_factory=Kept)  # the state of the process while it is called
 
     @property
     def framework(self) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from attnmath._examine.contract.state import Kept
 from attnmath._examine.layer.layer import Layer
 from attnmath._examine.layer.weight_layouts import our_name
 from attnmath._formulas.heads import Weights
@@ -53,6 +54,7 @@ class OwnLayer:
     causal: bool | None = None
     layout: str | None = None
     reading: tuple[str, str] | None = None
+    kept: Kept = field(default_factory=Kept)  # the state of the process while it is called
     notes: dict[str, str] = field(default_factory=dict)  # what was seen when it was called
 
     @property
@@ -119,7 +121,7 @@ class OwnLayer:
         """The layer, called in this way."""
         call, back = self.calls(way, layout)
         return Layer(call, self.weights, ours, name=self.name, cross=way.cross, batched=layout != "nd",
-                     rotary=self.rotary, module=self.module, backward=back, **more)
+                     rotary=self.rotary, module=self.module, backward=back, kept=self.kept, **more)
 
     def calls(
         self, way: Way, layout: str, form: MaskForm | None = None

@@ -34,7 +34,7 @@ def returned(layer: Layer, case: LayerCase, dtype: str) -> Returned:
     """The output, and the gradients by name; raises Broken."""
     runner = {"torch": by_torch, "jax": by_jax}.get(layer.framework, by_numpy)
     with _at_fault("it raises"):
-        return runner(layer, case, dtype)
+        return layer.kept.around(lambda: runner(layer, case, dtype))
 
 
 def forward(layer: Layer, case: LayerCase, dtype: str) -> np.ndarray:
@@ -44,7 +44,8 @@ def forward(layer: Layer, case: LayerCase, dtype: str) -> np.ndarray:
     import torch
 
     with _at_fault("it raises under torch.no_grad():"), torch.no_grad(), lent(layer, case.numbers, dtype):
-        return to_float64("the output", layer.call(*arrays_given(case, tensor, dtype)))
+        given = arrays_given(case, tensor, dtype)
+        return to_float64("the output", layer.kept.around(lambda: layer.call(*given)))
 
 
 @contextmanager
