@@ -8,18 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from attnmath._examine.layer.layer import (
-    LAYER_STEPS,
-    LayerCase,
-    LayerSteps,
-    by_head,
-    one_below_another,
-    projected,
-    rotated,
-    rotated_back,
-    side_by_side,
-    weight_gradient,
-)
+from attnmath._examine.layer import layer
+from attnmath._examine.layer.layer import LAYER_STEPS, LayerCase, LayerSteps
 from attnmath._examine.mistakes.mistakes import MISTAKES
 from attnmath._examine.problems.case import Conventions
 from attnmath._examine.problems.steps import Forms, Mistake, StepChanges, Steps, Wordings, bind, multiplied, only
@@ -49,14 +39,9 @@ def edit(name: str, title: str, cure: str, change: StepChanges, when: str | Hold
 # ---- operators ----------------------------------------------------------------------------------
 
 
-def step_of(letter: str) -> Callable[[Steps, Any], Any]:
-    """What stands at another letter's place, before anything is put in place of that."""
-    return lambda s, x: s.table[letter](s)
-
-
 def exchanged(moves: dict[str, str]) -> StepChanges:
-    """Each letter has another one's value."""
-    return {a: step_of(b) for a, b in moves.items()}
+    """Each letter has the value of another one's step."""
+    return {a: bind(lambda s, x, b: s.table[b](s), b) for a, b in moves.items()}
 
 
 def lost(*letters: str) -> StepChanges:
@@ -64,24 +49,21 @@ def lost(*letters: str) -> StepChanges:
     return multiplied(*letters, by=lambda s: 0)
 
 
-def mean(letters: tuple[str, ...], count: Callable[[LayerCase], int]) -> StepChanges:
-    """A mean instead of a sum."""
-    return {x: lambda s, y: None if y is None else y / count(s.given) for x in letters}
+def mean(letters: tuple[str, ...], axes: int) -> StepChanges:
+    """A mean over sequences, or over all tokens, instead of a sum."""
+    return {x: lambda s, y: None if y is None else y / prod(s.given.X.shape[:axes]) for x in letters}
 
 
-def from_tokens(tokens: str, *letters: str) -> StepChanges:
-    """Gradients of projections that are built from other tokens."""
-    def gradient(s: Steps, x: np.ndarray, a: str) -> np.ndarray:
-        return weight_gradient(getattr(s, tokens), getattr(s, f"d{a}_flat"), len(x))
-
-    return {f"dW_{a}": bind(gradient, a) for a in letters}
+def from_tokens(tokens: str, a: str) -> StepChanges:
+    """The gradient of a projection that is built from other tokens."""
+    return {f"dW_{a}": lambda s, x: layer.weight_gradient(getattr(s, tokens), getattr(s, f"d{a}_flat"), len(x))}
 
 
 def of_all_heads(turn: Callable[[np.ndarray], np.ndarray], name: str) -> Callable[[Any, Any], Any]:
     """A step that turns the matrix of all heads: of W_Q, W_K, W_V (d, H k), of W_O (H k, d)."""
     def turned(s: Any, W: np.ndarray) -> np.ndarray:
-        M = turn(one_below_another(W) if name == "W_O" else side_by_side(W))
-        return M.reshape(W.shape) if name == "W_O" else by_head(M, len(W))
+        M = turn(layer.one_below_another(W) if name == "W_O" else layer.side_by_side(W))
+        return M.reshape(W.shape) if name == "W_O" else layer.by_head(M, len(W))
 
     return turned
 
@@ -89,11 +71,6 @@ def of_all_heads(turn: Callable[[np.ndarray], np.ndarray], name: str) -> Callabl
 def transposed(M: np.ndarray) -> np.ndarray:
     """Transposed, if it is square."""
     return M.T if len(M) == M.shape[1] else M
-
-
-def misread(M: np.ndarray) -> np.ndarray:
-    """The numbers of the transposed matrix, read as if they were those of the matrix."""
-    return M.T.reshape(M.shape)
 
 
 def several(*forms: tuple[str, StepChanges]) -> Forms:
@@ -122,11 +99,10 @@ def rearranged_heads(memory: str, flat: str) -> dict[str, StepChanges]:
         x = x.reshape([size[c] for c in flat]).transpose([flat.index(c) for c in memory])
         return x.reshape([size[c] for c in "bHnk"])
 
-    def step(f: Any) -> Callable[[Steps, Any], Any]:
-        return lambda s, x: f
-
-    split_back, merge_back = {"merge_back": step(split)}, {"split_back": step(merge)}
-    merged, parted = {"merge": step(merge), **split_back}, {"split": step(split), **merge_back}
+    split_back: StepChanges = {"merge_back": lambda s, x: split}
+    merge_back: StepChanges = {"split_back": lambda s, x: merge}
+    merged = {"merge": merge_back["split_back"], **split_back}
+    parted = {"split": split_back["merge_back"], **merge_back}
     return {"heads_merged_{}": merged, "heads_split_{}": parted, "heads_all_{}": {**merged, **parted},
             "heads_split_{}_back": split_back, "heads_merged_{}_back": merge_back}
 
@@ -175,7 +151,8 @@ def alike(case: LayerCase, parts: str, *letters: str) -> bool:
 def dW_K_without_b_Q(case: LayerCase, means: Conventions) -> Wordings:
     """The closed form for a layer without biases."""
     def dkeys(s: Any, x: Any) -> np.ndarray:
-        return s.gamma_back * T(s.dA) @ rotated(s.split(projected(s.X, s.W_Q, None), s.H), s.cos, s.sin, s.pairing)
+        Q = layer.rotated(s.split(layer.projected(s.X, s.W_Q, None), s.H), s.cos, s.sin, s.pairing)
+        return s.gamma_back * T(s.dA) @ Q
 
     alone: StepChanges = {"dW_K": lambda s, x: s.apart(alone, {"dkeys": dkeys}).dW_K}
     if case.W.b_Q is not None:
@@ -185,48 +162,32 @@ def dW_K_without_b_Q(case: LayerCase, means: Conventions) -> Wordings:
 
 def one_entry(name: str) -> Forms:
     """A gradient of one entry of the batch alone."""
-    def of_one(at: slice) -> Callable[[Any, Any], Any]:
-        def step(s: LayerSteps, x: np.ndarray | None) -> np.ndarray | None:
-            given = s.given
-            keep = given.keep if given.keep is None or len(given.keep) == 1 else given.keep[at]
-            Z = None if given.Z is None else given.Z[at]
-            one = replace(given, X=given.X[at], Z=Z, dY=given.dY[at], keep=keep)
-            return None if x is None else getattr(LayerSteps(one, s.means), name)
+    def of_one(s: Steps, x: np.ndarray | None, at: int) -> np.ndarray | None:
+        given, one = s.given, slice(at, at + 1 or None)
+        keep = given.keep if given.keep is None or len(given.keep) == 1 else given.keep[one]
+        Z = None if given.Z is None else given.Z[one]
+        some = replace(given, X=given.X[one], Z=Z, dY=given.dY[one], keep=keep)
+        return None if x is None else getattr(LayerSteps(some, s.means), name)
 
-        return step
-
-    return several(("the first", {name: of_one(slice(1))}), ("the last", {name: of_one(slice(-1, None))}))
+    return several(("the first", {name: bind(of_one, 0)}), ("the last", {name: bind(of_one, -1)}))
 
 
 def per_weight(x: str) -> Iterator[Mistake]:
     """The mistakes that each weight and its gradient may have."""
-    there: Holds = lambda case: getattr(case.W, x) is not None  # noqa: E731
+    def there(case: LayerCase) -> bool:
+        return getattr(case.W, x) is not None
+
     if x != "b_K":  # whose gradient is 0
         yield edit(f"d{x}_missing", f"{x} gets no gradient", f"do not detach {x}", lost(f"d{x}"), there)
-    yield edit(f"d{x}_batch_mean", f"d{x} is a mean over the batch instead of a sum", SUM, mean((f"d{x}",), batch))
+    yield edit(f"d{x}_batch_mean", f"d{x} is a mean over the batch instead of a sum", SUM, mean((f"d{x}",), 1))
     yield Mistake(f"d{x}_one_entry", f"d{x} comes from one entry of the batch alone", one_entry(f"d{x}"), VJP, SUM)
     if x in MATRICES:
-        forms = several(*((word, {f"d{x}": of_all_heads(turn, x)}) for word, turn in (
-            ("", transposed), ("the numbers are read in the other order", misread))))
+        turned, misread = of_all_heads(transposed, x), of_all_heads(lambda M: M.T.reshape(M.shape), x)
+        forms = several(("", {f"d{x}": turned}), ("the numbers are read in the other order", {f"d{x}": misread}))
         yield Mistake(f"d{x}_transposed", f"d{x} is transposed", forms, VJP, f"d{x} has the shape of {x}")
     else:
         no = {x: lambda s, b: None, f"d{x}": lambda s, db: np.zeros_like(getattr(s.given.W, x))}
         yield edit(f"{x}_missing", f"the bias {x} is not used", f"add {x}", no, there)
-
-
-def batch(case: LayerCase) -> int:
-    """How many sequences."""
-    return len(case.X)
-
-
-def tokens(case: LayerCase) -> int:
-    """How many tokens ask."""
-    return prod(case.X.shape[:2])
-
-
-def other_pairing(s: Steps, pairing: str) -> str:
-    """The one that it is not."""
-    return "interleaved" if pairing == "half" else "half"
 
 
 def no_turn(end: str) -> StepChanges:
@@ -234,9 +195,9 @@ def no_turn(end: str) -> StepChanges:
     return {f"cos{end}": lambda s, x: np.ones_like(x), f"sin{end}": lambda s, x: np.zeros_like(x)}
 
 
-SUM = "sum over batch and tokens"
+OTHER = {"half": "interleaved", "interleaved": "half"}
 DW, DB = tuple(f"d{x}" for x in Weights._fields), tuple(f"d{x}" for x in BIASES)
-TURN = "turn queries and keys alone, both"
+SUM, TURN = "sum over batch and tokens", "turn queries and keys alone, both"
 PAIRS = "half: entry c with c + d_k/2; interleaved: 2 c with 2 c + 1"
 LAYER_MISTAKES: list[Mistake] = [
     # the heads and the way through W_O
@@ -253,7 +214,7 @@ LAYER_MISTAKES: list[Mistake] = [
         *map(used_turned, MATRICES), used_turned(*MATRICES[:3]), used_turned(*MATRICES)), MULTI,
         "x W, where a linear layer of PyTorch keeps W^T"),
     edit("W_O_transposed_once", "W_O is used transposed in the way forward alone", "Y = sum O_h W_O,h",
-         {"W_O": of_all_heads(transposed, "W_O"), "W_O_back": lambda s, x: T(one_below_another(s.given.W.W_O))}),
+         {"W_O": of_all_heads(transposed, "W_O"), "W_O_back": lambda s, x: T(layer.one_below_another(s.given.W.W_O))}),
     Mistake("blocks_exchanged", "blocks of the projections stand at each other's places", blocks_exchanged,
             MULTI, "look up the order in which queries, keys and values are packed"),
     Mistake("gradients_exchanged", "two gradients of weights stand at each other's places", gradients_exchanged,
@@ -264,13 +225,13 @@ LAYER_MISTAKES: list[Mistake] = [
          {"Y": lambda s, Y: Y + (s.H - 1) * s.b_O, "db_O": lambda s, x: s.H * x},
          lambda case: case.W.b_O is not None),
     *(edit(f"{name}_mean", f"gradients of {which} are means over {what} instead of sums", SUM,
-           mean(letters, count)) for name, which, what, letters, count in (
-        ("batch", "weights", "the batch", DW, batch), ("token", "weights", "all tokens", DW, tokens),
-        ("bias", "biases", "all tokens", DB, tokens), ("bias_batch", "biases", "the batch", DB, batch))),
+           mean(letters, axes)) for name, which, what, letters, axes in (
+        ("batch", "weights", "the batch", DW, 1), ("token", "weights", "all tokens", DW, 2),
+        ("bias", "biases", "all tokens", DB, 2), ("bias_batch", "biases", "the batch", DB, 1))),
     # tokens and paths
-    *(edit(f"dW_{a}_from_{x}", f"{' and '.join(f'dW_{c}' for c in a)} built from {x} instead of {right}",
-           "dW_Q = X^T dQ, dW_K = Z^T dK, dW_V = Z^T dV", from_tokens(x, *a), "alike")
-      for a, x, right in (("K", "X", "Z"), ("V", "X", "Z"), ("KV", "X", "Z"), ("Q", "Z", "X"))),
+    *(edit(f"dW_{a}_from_{x}", f"dW_{a} is built from {x} instead of {right}", f"dW_{a} = {right}^T d{a}",
+           from_tokens(x, a), "alike")
+      for a, x, right in (("K", "X", "Z"), ("V", "X", "Z"), ("Q", "Z", "X"))),
     edit("dX_dZ_exchanged", "dX and dZ stand at each other's places", "X asks, Z answers",
          exchanged({"dX": "dZ", "dZ": "dX"}), "alike"),
     edit("Z_ignored", "keys and values come from X instead of Z", "keys and values come from Z",
@@ -297,17 +258,17 @@ LAYER_MISTAKES: list[Mistake] = [
          "q cos + turned(q) sin, where turned(q) is (-second half, first half)", {"sin": lambda s, x: -x},
          "turns"),
     edit("rope_pairing", "the rotary embedding pairs other entries: half and interleaved are mixed up", PAIRS,
-         {"pairing": other_pairing}, "turns"),
+         {"pairing": lambda s, x: OTHER[x]}, "turns"),
     edit("rope_pairing_back", "the way back pairs other entries in the rotary embedding", PAIRS,
-         {"pairing_back": other_pairing}, "turns"),
+         {"pairing_back": lambda s, x: OTHER[x]}, "turns"),
     edit("rope_halves_back", "the way back takes the sine after the turn, where its halves differ",
          "dq cos + (dq sin) turned back", {"sin_back": lambda s, x: np.roll(x, x.shape[-1] // 2, -1)}, "turns"),
     edit("rope_missing", "there is no rotary embedding", TURN, no_turn(""), "turns"),
     edit("rope_keys_missing", "the rotary embedding does not turn the keys", TURN,
          {"K": lambda s, x: s.K_unturned, "dK_flat": lambda s, x: s.split_back(s.dK)}, "turns"),
     edit("rope_values", "the rotary embedding turns the values too", TURN,
-         {"V": lambda s, x: rotated(x, s.cos, s.sin, s.pairing), "dV_flat": lambda s, x: s.split_back(
-             rotated_back(s.dV, s.cos_back, s.sin_back, s.pairing_back))}, "turns"),
+         {"V": lambda s, x: layer.rotated(x, s.cos, s.sin, s.pairing), "dV_flat": lambda s, x: s.split_back(
+             layer.rotated_back(s.dV, s.cos_back, s.sin_back, s.pairing_back))}, "turns"),
 ]
 
 
