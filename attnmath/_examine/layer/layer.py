@@ -157,14 +157,12 @@ def merged_heads(x: Any) -> Any:
 
 def side_by_side(W: Any) -> Any:
     """The columns of all heads as one matrix: (H, d, k) -> (d, H k)."""
-    H, d, k = W.shape
-    return W.swapaxes(0, 1).reshape(d, H * k)
+    return merged_heads(W[None])[0]
 
 
 def by_head(W: Any, H: int) -> Any:
     """(d, H k) -> (H, d, k)."""
-    d, Hk = W.shape
-    return W.reshape(d, H, Hk // H).swapaxes(0, 1)
+    return split_heads(W[None], H)[0]
 
 
 def one_below_another(W_O: Any) -> Any:
@@ -191,8 +189,7 @@ def bias_gradient(dx: Any, b: Any) -> Any:
 def summed_by_owner(x: Any, owner: np.ndarray, G: int) -> Any:
     """The sum over the query heads that read the same head of keys and values."""
     b, H, m, k = x.shape
-    pick = (owner == np.arange(G)[:, None]).astype(float)
-    return (pick @ x.reshape(b, H, m * k)).reshape(b, G, m, k)
+    return ((owner == np.arange(G)[:, None]).astype(float) @ x.reshape(b, H, m * k)).reshape(b, G, m, k)
 
 
 def _affine(X: Any, W: Any, b: Any) -> Any:
@@ -203,52 +200,28 @@ def _affine(X: Any, W: Any, b: Any) -> Any:
     return Y.begun_with(b.reshape(-1), X.shape[-1]) if hasattr(Y, "begun_with") else Y + b.reshape(-1)
 
 
-def rotary_pairs(d_k: int, pairing: str) -> tuple[np.ndarray, np.ndarray]:
-    """The other entry of each pair, and the sign that it takes in a quarter turn."""
-    c = np.arange(d_k)
-    if pairing == "half":
-        return (c + d_k // 2) % d_k, np.where(c < d_k // 2, -1.0, 1.0)
-    return c ^ 1, np.where(c % 2 == 0, -1.0, 1.0)
-
-
-def rotated(x: Any, cos: Any, sin: Any, pairing: str) -> Any:
-    """x cos + (x turned) sin, where there is a rotary embedding."""
+def rotated(x: Any, cos: Any, sin: Any, pairing: str, back: bool = False) -> Any:
+    """x cos + (x turned) sin, where there is a rotary embedding; the way back is x cos + (x sin) turned back."""
     if cos is None:
         return x
-    other, sign = rotary_pairs(x.shape[-1], pairing)
-    return x * cos + x[..., other] * (sign * sin)
+    c, half = np.arange(x.shape[-1]), x.shape[-1] // 2
+    other, first = (np.roll(c, -half), c < half) if pairing == "half" else (c ^ 1, c % 2 == 0)
+    sin = np.where(first, -1.0, 1.0) * sin  # a quarter turn changes the sign of the second entry of each pair
+    return x * cos + ((x * sin)[..., other] if back else x[..., other] * sin)
 
 
-def rotated_back(dx: Any, cos: Any, sin: Any, pairing: str) -> Any:
-    """The way back of `rotated`: dx cos + (dx sin) turned the other way."""
-    if cos is None:
-        return dx
-    other, sign = rotary_pairs(dx.shape[-1], pairing)
-    return dx * cos + (dx * (sign * sin))[..., np.argsort(other)]
-
-
-def _weight(name: str) -> Step:
-    return lambda s: getattr(s.given.W, name)
-
-
-def _of_rotary(name: str) -> Step:
-    return lambda s: getattr(s.given.rotary, name, None)
+def _given(part: str, name: str) -> Step:
+    return lambda s: getattr(getattr(s.given, part), name, None)
 
 
 LAYER_STEPS: dict[str, Step] = STEPS | {
     # what is given
-    "X": lambda s: s.given.X,
-    "Z": lambda s: s.given.context,
-    "dY": lambda s: s.given.dY,
-    **{name: _weight(name) for name in Weights._fields},
-    **{name: _of_rotary(name) for name in Rotary._fields},
-    "H": lambda s: s.given.W.W_Q.shape[0],
-    "G": lambda s: s.given.W.W_K.shape[0],
+    "X": lambda s: s.given.X, "Z": lambda s: s.given.context, "dY": lambda s: s.given.dY,
+    **{name: _given(part, name) for part, x in (("W", Weights), ("rotary", Rotary)) for name in x._fields},
+    "H": lambda s: s.given.W.W_Q.shape[0], "G": lambda s: s.given.W.W_K.shape[0],
     # how heads are taken apart and put together, and the way back of both
-    "split": lambda s: split_heads,
-    "split_back": lambda s: merged_heads,
-    "merge": lambda s: merged_heads,
-    "merge_back": lambda s: split_heads,
+    "split": lambda s: split_heads, "split_back": lambda s: merged_heads,
+    "merge": lambda s: merged_heads, "merge_back": lambda s: split_heads,
     # the way forward
     "Q_unturned": lambda s: s.split(projected(s.X, s.W_Q, s.b_Q), s.H),
     "K_unturned": lambda s: s.split(projected(s.Z, s.W_K, s.b_K), s.G),
@@ -262,11 +235,9 @@ LAYER_STEPS: dict[str, Step] = STEPS | {
     "dO": lambda s: s.merge_back(s.dY @ s.W_O_back, s.H),
     "dK": lambda s: summed_by_owner(s.dkeys, s.owner_back, s.G),
     "dV": lambda s: summed_by_owner(s.dvalues, s.owner_back, s.G),
-    "cos_back": lambda s: s.cos,
-    "sin_back": lambda s: s.sin,
-    "pairing_back": lambda s: s.pairing,
-    "dQ_flat": lambda s: s.split_back(rotated_back(s.dQ, s.cos_back, s.sin_back, s.pairing_back)),
-    "dK_flat": lambda s: s.split_back(rotated_back(s.dK, s.cos_back, s.sin_back, s.pairing_back)),
+    "cos_back": lambda s: s.cos, "sin_back": lambda s: s.sin, "pairing_back": lambda s: s.pairing,
+    "dQ_flat": lambda s: s.split_back(rotated(s.dQ, s.cos_back, s.sin_back, s.pairing_back, back=True)),
+    "dK_flat": lambda s: s.split_back(rotated(s.dK, s.cos_back, s.sin_back, s.pairing_back, back=True)),
     "dV_flat": lambda s: s.split_back(s.dV),
     "by_Q": lambda s: s.dQ_flat @ T(side_by_side(s.W_Q)),
     "by_K": lambda s: s.dK_flat @ T(side_by_side(s.W_K)),

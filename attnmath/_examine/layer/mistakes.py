@@ -214,7 +214,8 @@ LAYER_MISTAKES: list[Mistake] = [
         *map(used_turned, MATRICES), used_turned(*MATRICES[:3]), used_turned(*MATRICES)), MULTI,
         "x W, where a linear layer of PyTorch keeps W^T"),
     edit("W_O_transposed_once", "W_O is used transposed in the way forward alone", "Y = sum O_h W_O,h",
-         {"W_O": of_all_heads(transposed, "W_O"), "W_O_back": lambda s, x: T(layer.one_below_another(s.given.W.W_O))}),
+         {"W_O": of_all_heads(transposed, "W_O"),
+          "W_O_back": lambda s, x: T(layer.one_below_another(s.given.W.W_O))}),
     Mistake("blocks_exchanged", "blocks of the projections stand at each other's places", blocks_exchanged,
             MULTI, "look up the order in which queries, keys and values are packed"),
     Mistake("gradients_exchanged", "two gradients of weights stand at each other's places", gradients_exchanged,
@@ -268,7 +269,7 @@ LAYER_MISTAKES: list[Mistake] = [
          {"K": lambda s, x: s.K_unturned, "dK_flat": lambda s, x: s.split_back(s.dK)}, "turns"),
     edit("rope_values", "the rotary embedding turns the values too", TURN,
          {"V": lambda s, x: layer.rotated(x, s.cos, s.sin, s.pairing), "dV_flat": lambda s, x: s.split_back(
-             layer.rotated_back(s.dV, s.cos_back, s.sin_back, s.pairing_back))}, "turns"),
+             layer.rotated(s.dV, s.cos_back, s.sin_back, s.pairing_back, back=True))}, "turns"),
 ]
 
 
