@@ -9,7 +9,7 @@ import numpy as np
 
 from attnmath._examine.diagnosis.diagnosis import said
 from attnmath._examine.diagnosis.gate import Edit, edits_of, proof
-from attnmath._examine.layer.layer import LayerAnswer, LayerSteps
+from attnmath._examine.layer.layer import LayerAnswer
 from attnmath._examine.layer.mistakes import DICTIONARY
 from attnmath._examine.layer.running_error import Bounded, formats
 from attnmath._examine.layer.tried import Tried
@@ -90,42 +90,29 @@ class ReturnedGradients:
 
     def gauge(self, a: str) -> Any:
         """W^T dW + b^T db of each head."""
-        W, b = getattr(self, f"W_{a}"), getattr(self, f"b_{a}")
-        x = T(W) @ getattr(self, f"dW_{a}")
-        if b is None:
-            return x
-        return x + b[:, :, None] * getattr(self, f"db_{a}").reshape(*b.shape[:1], 1, b.shape[1])
+        x, b = T(getattr(self, f"W_{a}")) @ getattr(self, f"dW_{a}"), getattr(self, f"b_{a}")
+        return x if b is None else x + b[:, :, None] * getattr(self, f"db_{a}").reshape(len(b), 1, -1)
 
     def shared(self, x: Any) -> Any:
         """The sum over the heads that read the same keys and values."""
-        H, G = len(self.W_Q), len(self.W_K)
-        return x.reshape(G, H // G, *x.shape[1:]).sum(1)
+        return x.reshape(len(self.W_K), -1, *x.shape[1:]).sum(1)
 
-    def tokens(self, *letters: str) -> Any:
-        """The sum of dW W^T over the heads: what X^T dX has to be."""
-        total: Any = 0.0
-        for a in letters:
-            each = getattr(self, f"dW_{a}") @ T(getattr(self, f"W_{a}"))
-            total = each.sum(0) + total
-        return total
-
-
-def _over_tokens(X: np.ndarray, dX: Bounded) -> Bounded:
-    d = X.shape[2]
-    return X.reshape(-1, d).T @ dX.reshape(-1, d)
+    def tokens(self, X: np.ndarray, dX: Any, letters: str) -> tuple[Any, Any]:
+        """X^T dX, and what it has to be: the sum of dW W^T over the heads."""
+        each = [(getattr(self, f"dW_{a}") @ T(getattr(self, f"W_{a}"))).sum(0) for a in letters]
+        return X.reshape(-1, X.shape[2]).T @ dX.reshape(-1, X.shape[2]), sum(each, 0.0)
 
 
 LAWS: dict[str, Callable[[ReturnedGradients], tuple[Any, Any] | None]] = {
     "W_Q and W_K may trade a matrix": lambda g: None if g.case.rotary else (
         g.shared(g.gauge("Q")), T(g.gauge("K"))),
     "W_V and W_O may trade a matrix": lambda g: (g.gauge("V"), g.shared(g.dW_O @ T(g.W_O))),
-    "X^T dX": lambda g: (_over_tokens(g.case.X, g.dX), g.tokens(*("QKV" if g.case.Z is None else "Q"))),
-    "Z^T dZ": lambda g: None if g.case.Z is None else (_over_tokens(g.case.Z, g.dZ), g.tokens("K", "V")),
+    "X^T dX": lambda g: g.tokens(g.case.X, g.dX, "QKV" if g.case.Z is None else "Q"),
+    "Z^T dZ": lambda g: None if g.case.Z is None else g.tokens(g.case.Z, g.dZ, "KV"),
     "db_K = 0": lambda g: None if g.db_K is None or g.case.rotary else (g.db_K, 0.0),
     "db_V = db_O W_O^T": lambda g: None if g.db_V is None or g.db_O is None else (
         g.db_V, g.shared((g.db_O.reshape(1, 1, -1) @ T(g.W_O))[:, 0])),
-    "db_O = sum of dY": lambda g: None if g.db_O is None else (
-        g.db_O, g.case.dY.reshape(-1, g.case.dY.shape[2]).sum(0)),
+    "db_O = sum of dY": lambda g: None if g.db_O is None else (g.db_O, g.case.dY.sum((0, 1))),
 }
 
 
@@ -151,20 +138,14 @@ PATHS = {"by_Q": "queries", "by_K": "keys", "by_V": "values"}
 def proportions(t: Tried) -> str:
     """For each wrong output, how often each of its terms is in it, by least squares, where that explains it."""
     s, found = t.steps(), []
+    alone = t.case.Z is None
+    paths = {"dX": ["by_Q", "by_K", "by_V"] if alone else ["by_Q"], "dZ": ["by_K", "by_V"]}
     for name in t.wrong:
-        got, parts = getattr(t.got, name), parts_of(name, s)
-        basis = np.stack([x.ravel() for x in parts.values()], 1)
-        if not np.isfinite(got).all() or got.size <= len(parts):
+        words = {f"the path through the {PATHS[x]}": x for x in paths.get(name, ())} or {f"the right {name}": name}
+        got, basis = getattr(t.got, name), np.stack([getattr(s, x).ravel() for x in words.values()], 1)
+        if not np.isfinite(got).all() or got.size <= len(words):
             continue
         times = np.linalg.lstsq(basis, got.ravel(), rcond=None)[0]
         if t.inside(name, (basis @ times).reshape(got.shape), 4.0 * max(1.0, np.abs(times).max())).all():
-            found.append(f"{name} = " + " + ".join(f"{c:.4g} x {word}" for c, word in zip(times, parts)))
+            found.append(f"{name} = " + " + ".join(f"{c:.4g} x {word}" for c, word in zip(times, words)))
     return "; ".join(found)
-
-
-def parts_of(name: str, s: LayerSteps) -> dict[str, np.ndarray]:
-    """The terms that an output is the sum of; itself where it has one alone."""
-    letters = {"dX": ("by_Q", "by_K", "by_V") if s.given.Z is None else ("by_Q",), "dZ": ("by_K", "by_V")}
-    if name in letters:
-        return {f"the path through the {PATHS[x]}": getattr(s, x) for x in letters[name]}
-    return {f"the right {name}": getattr(s, name)}

@@ -92,12 +92,12 @@ def _judged(
 ) -> Report:
     """The report on a layer that is known or may be read in some ways, or on one of its own."""
     try:
-        beside = own_layer(reference, None) if reference is not None else None
         findings = [Finding("contract", "no_gradient", x) for x in unlearned(own, without)] if own else []
         report = _examined(own, candidates, told, smallest, findings) if candidates else None
-        if report is None:
-            assert own is not None
+        if report is None and own is not None:
+            beside = own_layer(reference, None) if reference is not None else None
             report = as_own_function(own, beside, dtype, told, seed, findings)
+        assert report is not None
         return report
     except (Exception, SystemExit, GeneratorExit) as error:  # of ours: it says nothing about the layer
         said = Finding("unnamed", "examination", failure_of(error))
@@ -157,10 +157,8 @@ def _examined(
     if own is not None and own.is_torch and not agreed and another_function(done, named):
         return None
     refused = broken_contract(results)
-    few = 2 * len(done) < len(results)
+    few, means, hazards = 2 * len(done) < len(results), known.means, list[Finding]()
     findings += [x for x in refused if few or x.kind == "contract"] + named + further_weights(known, results[0][0])
-    hazards: list[Finding] = []
-    means = known.means
     if done and not findings:
         findings += inference(known, results[0][0])
         hazards, empty = empty_rows(known)
@@ -175,11 +173,10 @@ def _examined(
     findings += found_out(known) if agreed else []
     if own is not None:
         findings += untried(own, (own.mask if known.form else None, *(x for x, _ in known.way.more)))
-    least = None
-    if smallest and any(t.wrong for t in done):
-        least = smallest_case(known)
-    return reported(known, verdict, means, told, tuple(findings), hazards=tuple(hazards), smallest=least,
-                    problems=tuple(tried_problem(*x) for x in results), constant=CONSTANT)
+    least = smallest_case(known) if smallest and any(t.wrong for t in done) else None
+    return Report(verdict, known.layer.name, known.layer.framework, known.dtype, means, tuple(findings),
+                  tuple(hazards), tuple(tried_problem(*x) for x in results), least, constant=CONSTANT, told=told,
+                  seed=known.seed)
 
 
 def masked(
@@ -188,12 +185,10 @@ def masked(
     """The layer with its masks, by the keyword that was given, or by one that it has and that is one."""
     if own is None:
         return known, []
-    if own.mask is not None:
-        known, why = with_mask(known, own, told)
-        title = f"it takes no mask by the name {own.mask!r}: {why}"
-        return known, [Finding("contract", "mask", title)] if why is not None else []
-    for name in [p.name for p in own.arguments() if "mask" in p.name] if agreed else []:
-        own.mask = name
+    if given := own.mask:
+        found, why = with_mask(known, own, told)
+        return found, [Finding("contract", "mask", f"it takes no mask by the name {given!r}: {why}")] if why else []
+    for own.mask in [p.name for p in own.arguments() if "mask" in p.name] if agreed else []:
         found, _ = with_mask(known, own, told)
         if found.form is not None:
             return found, []
@@ -211,15 +206,6 @@ def another_function(done: Sequence[Tried], named: Sequence[Finding]) -> bool:
     return not right or bool(off) and max(right) < min(off)
 
 
-def reported(
-    known: KnownLayer, verdict: str, means: Conventions, told: Conventions, findings: tuple[Finding, ...],
-    **more: Any,
-) -> Report:
-    """The report on this layer."""
-    return Report(verdict, known.layer.name, known.layer.framework, known.dtype, means, findings, told=told,
-                  seed=known.seed, **more)
-
-
 def broken_contract(results: Sequence[tuple[LayerCase, Tried | Broken]]) -> list[Finding]:
     """What was broken, each kind once, with the problems in which it happened."""
     found: dict[str, list[tuple[LayerCase, Broken]]] = {}
@@ -229,14 +215,15 @@ def broken_contract(results: Sequence[tuple[LayerCase, Tried | Broken]]) -> list
     out = []
     for broken in found.values():
         cases, fault = [case for case, _ in broken], broken[0][1].fault
-        names = ", ".join(f"'{case.name}'" for case in cases[:3])
-        more = f" and {len(cases) - 3} more" if len(cases) > 3 else ""
-        common = frozenset.intersection(*(case.traits for case in cases))
-        where = f"in {names}{more}" + (f"; all with {', '.join(sorted(common))}" if common else "")
-        refuses = fault.name == "raises" and len(cases) < len(results)  # which is its right
-        kind, name = ("convention", "refuses") if refuses else ("contract", fault.name)
-        title = f"it does not take {len(cases)} of the problems: {fault.sentence}" if refuses else fault.sentence
-        out.append(Finding(kind, name, title, where))
+        where = "in " + ", ".join(f"'{case.name}'" for case in cases[:3])
+        where += f" and {len(cases) - 3} more" if len(cases) > 3 else ""
+        common = sorted(frozenset.intersection(*(case.traits for case in cases)))
+        where += f"; all with {', '.join(common)}" if common else ""
+        if fault.name == "raises" and len(cases) < len(results):  # which is its right
+            title = f"it does not take {len(cases)} of the problems: {fault.sentence}"
+            out.append(Finding("convention", "refuses", title, where))
+        else:
+            out.append(Finding("contract", *fault, where))
     return out
 
 
@@ -244,7 +231,7 @@ def found_out(known: KnownLayer) -> list[Finding]:
     """What was found out about one's own layer."""
     layer, own = known.layer, known.reading
     words = {
-        "weights": own and f"the weights are {own.words}",
+        "weights": own and f"the weights are W_Q, W_K, W_V {own.into}, W_O {own.out}",
         "layout": known.layout != "bnd" and f"the tokens are {known.layout}",
         "mask": known.form and f"the mask has the axes {known.form.axes}",
         "causal": own and layer.causal and "it hides later keys by itself",

@@ -26,11 +26,6 @@ class WeightLayout(NamedTuple):
     into: str  # of W_Q, W_K, W_V, or of what holds them
     out: str  # of W_O
 
-    @property
-    def words(self) -> str:
-        """In words."""
-        return f"W_Q, W_K, W_V {self.into}, W_O {self.out}"
-
 
 # By the number of axes.
 INTO = {2: ["d (h k)", "(h k) d", "d (k h)", "(k h) d"], 3: ["h d k", "d h k", "h k d"]}
