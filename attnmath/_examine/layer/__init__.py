@@ -12,7 +12,6 @@ run             what its own library makes of it
 mistakes        its mistakes that have a name
 conventions     what a layer means
 diagnosis       which mistake is it? laws that hold or not, and the terms of a wrong gradient
-beside          inference, rows that may attend to nothing, weights that nothing depends on
-smallest        the smallest problem that fails
+beside          inference, rows that may attend to nothing, weights that nothing depends on; the smallest problem
 examine_layer   the examination and its report
 """

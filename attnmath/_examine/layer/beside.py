@@ -1,37 +1,35 @@
-"""Beside the verdict: inference, rows that may attend to nothing, weights that no output depends on."""
+"""Beside the verdict: inference, empty rows, weights that no output depends on; the smallest problem."""
 
+from collections import UserDict
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
 from attnmath._examine.contract.functions import Broken
 from attnmath._examine.layer.conventions import KnownLayer
 from attnmath._examine.layer.draw import hiding
-from attnmath._examine.layer.layer import LayerAnswer, LayerCase
+from attnmath._examine.layer.layer import Layer, LayerAnswer, LayerCase
 from attnmath._examine.layer.run import forward, returned
 from attnmath._examine.layer.running_error import right_output
 from attnmath._examine.layer.tried import Tried
+from attnmath._examine.problems import steps
 from attnmath._examine.problems.case import Conventions
-from attnmath._examine.problems.steps import (
-    FROM_O,
-    StepChanges,
-    changes_of_empty_rows,
-    rows_without_keys,
-    zero_without_keys,
-)
+from attnmath._examine.problems.steps import StepChanges, changes_of_empty_rows
 from attnmath._examine.report.report import Finding
 from attnmath.rounding.formats import unit_roundoff
 
+SEED = 0  # of the smallest problem
 EMPTY = "chapters/empty_rows.md"
 NEAR = 2.0**-6  # of an array's largest number: what is hidden by -1e9 loses digits of its scores
 TIMES = "gradients times m"
-(UNIFORM,), (FLOWING,) = (changes_of_empty_rows(Conventions(empty=f"uniform{x}")) for x in ("", " with gradient"))
-KEPT: StepChanges = {**FLOWING, **FROM_O, "P_back": lambda s, P: np.where(rows_without_keys(s), 1.0, P)}
+UNIFORM, FLOWING = (changes_of_empty_rows(Conventions(empty=x))[0] for x in ("uniform", "uniform with gradient"))
+ONES: StepChanges = {"P_back": lambda s, P: np.where(steps.rows_without_keys(s), 1.0, P)}  # exp(A - L), rounded
 POLICIES: dict[str, list[StepChanges]] = {
     "uniform": [UNIFORM],
     "uniform with gradient": [FLOWING],
-    TIMES: [KEPT, {**KEPT, "dA": zero_without_keys}],
+    TIMES: [{**x, **steps.FROM_O, **ONES} for x in (FLOWING, UNIFORM)],
     "unmasked": [{"B": lambda s, B: np.where(np.isneginf(B).all(-1, keepdims=True), 0.0, B)}],
 }
 UNUSUAL_POLICIES: dict[str | None, tuple[str, str]] = {
@@ -124,18 +122,60 @@ def further_weights(known: KnownLayer, case: LayerCase) -> list[Finding]:
                     f"d{name}") for name in names if name in back and back[name].any()]
 
 
-class Recorded(dict[str, np.ndarray]):
+class Recorded(UserDict[str, np.ndarray]):
     """Numbers by name, and which of them were read."""
 
     def __init__(self, numbers: Mapping[str, np.ndarray]) -> None:
-        super().__init__(numbers)
         self.seen: set[str] = set()
+        super().__init__(numbers)
 
     def __getitem__(self, name: str) -> np.ndarray:
         self.seen.add(name)
         return super().__getitem__(name)
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """The same, where it is there."""
-        self.seen.add(name)
-        return super().get(name, default)
+
+# ---- the smallest problem that fails --------------------------------------------------------------
+
+
+def smallest_case(known: KnownLayer) -> str | None:
+    """The first problem that fails, in the order of its size, as lines to paste; halves and whole numbers."""
+    layer, draw = known.layer, known._replace(seed=SEED).draw
+    sizes = product((1, 2) if layer.batched else (1,), (1, 2, 3), (1, 2, 3) if layer.cross else (0,))
+    for b, n, m in sorted(sizes, key=lambda s: (s[0] * (s[1] + s[2]), s)):
+        for last_hidden in (False, True) if layer.masks and max(n, m) > 1 else (False,):
+            t = known.trial(in_halves(draw.case("", b, n, m), layer, last_hidden))
+            if isinstance(t, Tried) and t.wrong:
+                return pasted_lines(t, last_hidden)
+    return None
+
+
+def in_halves(case: LayerCase, layer: Layer, last_hidden: bool) -> LayerCase:
+    """A problem of the same sizes, drawn as the lines say."""
+    rng = np.random.default_rng(SEED)
+
+    def draw(shape: tuple[int, ...]) -> np.ndarray:
+        return np.divide(rng.integers(-2, 3, shape), 2)
+
+    X, Z, dY = draw(case.X.shape), None if case.Z is None else draw(case.Z.shape), draw(case.dY.shape)
+    numbers, (_, n, m) = {name: draw(shape) for name, shape in layer.shapes.items()}, case.lengths
+    case = replace(case, X=X, Z=Z, dY=dY, W=layer.ours(numbers), numbers=numbers)
+    keep = np.broadcast_to(np.arange(m) < max(m - 1, 1), (1, 1, n, m))
+    return hiding(case, keep) if last_hidden else case
+
+
+def pasted_lines(t: Tried, last_hidden: bool) -> str:
+    """The problem, and what is wrong in it."""
+    def numbers(*x: int) -> str:
+        return ", ".join(map(str, x))
+
+    tokens = {"X": t.case.X, "Z": t.case.Z, "dY": t.case.dY}
+    out = ["import numpy as np", f"rng = np.random.default_rng({SEED})",
+           "draw = lambda *shape: rng.integers(-2, 3, shape) / 2",
+           *(f"{name} = draw({numbers(*x.shape)})" for name, x in tokens.items() if x is not None), "weights = {",
+           *(f'    "{name}": draw({numbers(*x.shape)}),' for name, x in t.case.numbers.items()), "}"]
+    out += ["# and the last key is hidden from every query"] if last_hidden else []
+    for name in t.wrong:
+        got, want = getattr(t.got, name), getattr(t.want, name)
+        at = np.unravel_index(np.argmax(np.nan_to_num(abs(got - want), nan=np.inf)), got.shape)
+        out.append(f"# {name}[{numbers(*map(int, at))}]: {got[at]:.8g}, right: {want[at]:.8g}")
+    return "\n".join(out)

@@ -62,11 +62,10 @@ class KnownLayer(NamedTuple):
 
 def possible_layers(own: OwnLayer, dtype: str | None, seed: int) -> Iterator[KnownLayer]:
     """Everything that a layer could be by the shapes of its weights, the usual first."""
-    ways = own.ways()
-    found: list[tuple[Way, WeightLayout, Callable[[ByName], Weights]]] = []
-    for way, heads in product(ways, own.possible_heads()):
-        more = readings(own.weights, heads, alone=not way.cross)
-        found += [(way, *x) for x in more if own.reading in (None, x[0])]
+    found: list[tuple[Way, WeightLayout, Callable[[ByName], Weights]]] = [
+        (way, *x) for way, heads in product(own.ways(), own.possible_heads())
+        for x in readings(own.weights, heads, alone=not way.cross) if own.reading in (None, x[0])
+    ]
     if not found:
         shapes = ", ".join(f"{k} {tuple(w.shape)}" for k, w in own.weights.items())
         raise ValueError(
@@ -114,13 +113,15 @@ def understood(candidates: Sequence[KnownLayer], told: Conventions) -> tuple[Kno
     for known in candidates:
         case = known.draw.case("what it means", 2, 4, 5 if known.layer.cross else 4)
         key = known.layout, known.way, case.X.shape, case.context.shape
-        if key not in answers:
-            answers[key] = known.answer(case)
-        if not isinstance(got := answers[key], Broken):
-            came.append((known, case, got.Y))
+        got = answers[key] = answers.get(key) or known.answer(case)
+        came += [] if isinstance(got, Broken) else [(known, case, got.Y)]
     for inside in (None, "float32") if dtype == "float64" and told.inside is None else (told.inside,):
         for known, case, Y in came:
-            for means in possible_means(known.layer, told.told(inside=inside)):
+            either = known.layer.causal and known.layer.cross and told.causal is None
+            aligned = (None, "upper_left") if either else (told.causal,)
+            scales = SCALES if told.scale is None and known.layer.scale is None else (told.scale,)
+            for causal, scale in product(aligned, scales):
+                means = told.told(inside=inside, causal=causal, scale=scale)
                 if right_output(Y, case, means, dtype):
                     return known._replace(means=means), True
     first, least = came[0][0] if came else candidates[0], len(DICTIONARY)
@@ -128,14 +129,6 @@ def understood(candidates: Sequence[KnownLayer], told: Conventions) -> tuple[Kno
         place = first_mistake(Y, case, told, dtype, least)
         first, least = (known, place) if place < least else (first, least)
     return first._replace(means=told), False
-
-
-def possible_means(layer: Layer, told: Conventions) -> Iterator[Conventions]:
-    """What a layer may mean: the scale, and the alignment of a causal mask."""
-    aligned = (None, "upper_left") if layer.causal and layer.cross and told.causal is None else (told.causal,)
-    scales = SCALES if told.scale is None and layer.scale is None else (told.scale,)
-    for causal, scale in product(aligned, scales):
-        yield told.told(causal=causal, scale=scale)
 
 
 def with_mask(known: KnownLayer, own: OwnLayer, told: Conventions) -> tuple[KnownLayer, str | None]:
@@ -162,8 +155,7 @@ def scattered(draw: Draw, axes: str) -> LayerCase:
     """A problem with a mask that hides a little, and of each row something else where it can."""
     case = draw.case("its masks", 2, 4, 5)
     b, n, m = case.lengths
-    keep = np.add.outer(np.arange(n), np.arange(m)) % 3 > 0
+    some = np.add.outer(np.arange(n), np.arange(m)) % 3 > 0
     rows = (np.arange(m) < np.array([m - 1, 2])[:b, None])[:, None, None]
-    if axes == "n m":
-        return hiding(case, keep[None, None])
-    return hiding(case, rows if axes == "b m" else rows & (keep | (np.arange(m) == 0)))
+    keep = {"n m": some[None, None], "b m": rows}
+    return hiding(case, keep.get(axes, rows & (some | (np.arange(m) == 0))))

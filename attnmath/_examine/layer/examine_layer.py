@@ -12,7 +12,7 @@ from attnmath._examine.contract.functions import Broken, failure_of, name_of
 from attnmath._examine.contract.process import judged_apart
 from attnmath._examine.contract.state import given_back
 from attnmath._examine.diagnosis.extent import unusual
-from attnmath._examine.layer.beside import empty_rows, further_weights, inference
+from attnmath._examine.layer.beside import empty_rows, further_weights, inference, smallest_case
 from attnmath._examine.layer.conventions import KnownLayer, possible_layers, understood, with_mask
 from attnmath._examine.layer.diagnosis import diagnose_layer
 from attnmath._examine.layer.draw import layer_cases
@@ -20,7 +20,6 @@ from attnmath._examine.layer.layer import Layer, LayerCase
 from attnmath._examine.layer.own_function import as_own_function, untried
 from attnmath._examine.layer.own_layer import OwnLayer, aliased, found_weights, unlearned
 from attnmath._examine.layer.ready_layers import adapted
-from attnmath._examine.layer.smallest import smallest_case
 from attnmath._examine.layer.tried import Tried
 from attnmath._examine.problems.case import Conventions
 from attnmath._examine.report.report import Finding, Report, TriedProblem
@@ -187,8 +186,10 @@ def masked(
         return known, []
     if given := own.mask:
         found, why = with_mask(known, own, told)
-        return found, [Finding("contract", "mask", f"it takes no mask by the name {given!r}: {why}")] if why else []
-    for own.mask in [p.name for p in own.arguments() if "mask" in p.name] if agreed else []:
+        title = f"it takes no mask by the name {given!r}: {why}"
+        return found, [Finding("contract", "mask", title)] if why else []
+    for name in [p.name for p in own.arguments() if "mask" in p.name] if agreed else []:
+        own.mask = name
         found, _ = with_mask(known, own, told)
         if found.form is not None:
             return found, []

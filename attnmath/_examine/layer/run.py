@@ -30,7 +30,8 @@ def run(layer: Layer, case: LayerCase, dtype: str) -> LayerAnswer:
 
 def returned(layer: Layer, case: LayerCase, dtype: str) -> Returned:
     """The output, and the gradients by name; raises Broken."""
-    runner, lib = {"torch": by_torch, "jax": by_jax}.get(layer.framework, by_numpy), framework(layer.framework, dtype)
+    runner = {"torch": by_torch, "jax": by_jax}.get(layer.framework, by_numpy)
+    lib = framework(layer.framework, dtype)
     with _at_fault("it raises"):
         return layer.kept.around(lambda: runner(layer, case, lib))
 

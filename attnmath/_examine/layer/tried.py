@@ -101,7 +101,7 @@ class Tried:
         try:
             form = getattr(s, name)
         except (ValueError, TypeError, IndexError, AttributeError):  # no such form for these shapes
-            return False
+            form = None
         if form is None or form.shape != getattr(self.got, name).shape or not np.isfinite(form).all():
             return False
         # With weights of zero a wrong step makes small differences of what is large elsewhere.
