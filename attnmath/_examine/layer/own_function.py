@@ -16,7 +16,7 @@ from attnmath._examine.problems.case import Conventions
 from attnmath._examine.report.report import UNLISTED, Finding, Report, TriedProblem
 from attnmath._formulas.heads import Weights
 from attnmath._words.tolerance import CONSTANT
-from attnmath.rounding.formats import nearest, unit_roundoff
+from attnmath.rounding.formats import nearest, ratio, unit_roundoff
 
 LENGTHS = 5, 8, 16, 9, 49, 64, 17, 4, 50, 196, 128
 NOTHING: Any = Weights._make([None] * len(Weights._fields))  # which weight is which is not known
@@ -205,16 +205,11 @@ def beside_reference(f: OwnFunction, reference: OwnLayer) -> tuple[list[Finding]
         except Broken as broken:
             problems.append(TriedProblem(case.name, frozenset(), {}, False, broken.fault.sentence))
             continue
-        ratios = {}
-        for name, y in want.items():
-            noise = abs(rough[name] - y).max(initial=0.0) * size / unit_roundoff(measured)
-            allowed = LIMIT * noise + 4 * size * abs(y).max(initial=0.0)
-            off = abs(got[name] - y).max(initial=0.0) if got[name].shape == y.shape else np.inf
-            ratio = 0.0 if off == 0 else off / allowed if allowed else np.inf
-            ratios[name] = float(np.nan_to_num(ratio, nan=np.inf))
+        noise = {x: LIMIT * abs(rough[x] - y).max(initial=0.0) / unit_roundoff(measured) for x, y in want.items()}
+        allowed = {x: np.full(y.shape, size * (noise[x] + 4 * abs(y).max(initial=0.0))) for x, y in want.items()}
+        ratios = {x: ratio(got[x], y, allowed[x]) if got[x].shape == y.shape else np.inf for x, y in want.items()}
         far |= {name: max(x, far.get(name, 0.0)) for name, x in ratios.items() if x > 1}
-        passed = not any(x > 1 for x in ratios.values())
-        problems.append(TriedProblem(case.name, frozenset({"gaussian"}), ratios, passed))
+        problems.append(TriedProblem(case.name, frozenset({"gaussian"}), ratios, max(ratios.values()) <= 1))
     found = [Finding("convention", "reference", f"judged beside the reference {reference.name}, in {g.wide}")]
     if far:
         much = ", ".join(f"{name} {x:.3g} times" for name, x in far.items())
