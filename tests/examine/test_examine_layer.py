@@ -1,5 +1,7 @@
 """A layer is judged under its own bound; every mistake planted in one is found, and has its name."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -113,7 +115,8 @@ def names(report, *kinds):
 
 
 formats_judged = pytest.mark.parametrize("dtype", ["float64", "float32"])
-PLANTED = [(name, name, False, False) for name in planted.CROSS if name != "f_noscale"]  # that is a convention
+SAID = {"heads_split_interleaved": "heads_split_interleaved_back", "heads_interleaved": "heads_merged_interleaved"}
+PLANTED = [(name, SAID.get(name, name), False, False) for name in planted.CROSS if name != "f_noscale"]
 PLANTED += [(name, want, False, False) for name, want in planted.CROSS_PATHS.items()]
 PLANTED += [(name, want, True, False) for name, want in planted.ALONE.items()]
 PLANTED += [(name, name, True, True) for name in planted.ROPE]
@@ -234,6 +237,107 @@ class Own(torch.nn.Module):
         y = y.transpose(1, 2).flatten(-2) if self.fault != "view" else y.reshape(x.shape)
         y = self.out_proj(y)
         return {"bnd": lambda: y, "nbd": lambda: y.transpose(0, 1), "nd": lambda: y[0]}[self.layout]()
+
+
+class Masked(Own):
+    """Hidden keys have a finite number added to their scores, or in their place."""
+
+    def __init__(self, how, fill=None, axes="b 1 n m"):
+        super().__init__(axes=axes)
+        self.how, self.fill = how, fill
+
+    def forward(self, x, attn_mask=None):
+        q, k, v = (f(x).unflatten(-1, (3, 4)).transpose(1, 2) for f in (self.q_proj, self.k_proj, self.v_proj))
+        hidden = torch.zeros((), dtype=torch.bool) if attn_mask is None else ~attn_mask
+        assert attn_mask is None or attn_mask.ndim == (4 if self.axes == "b 1 n m" else 2)
+        fill = self.fill or torch.finfo(x.dtype).min
+        B = x.new_zeros(hidden.shape).masked_fill(hidden, fill).expand(*q.shape[:2], x.shape[1], x.shape[1])
+        if self.how == "fused":
+            y = F.scaled_dot_product_attention(q, k, v, B)
+        else:
+            A = q @ k.mT / 2
+            P = (A.masked_fill(hidden, fill) if self.how == "in place" else A + B).softmax(-1)
+            y = (torch.where(hidden.all(-1, keepdim=True), 0.5 * P, P) if self.how == "half" else P) @ v
+        return self.out_proj(y.transpose(1, 2).flatten(-2))
+
+
+EMPTY = [
+    ("fused", None, "uniform", ["empty_row_times_m"]), ("added", None, "uniform with gradient", []),
+    ("in place", None, "uniform", []), ("added", -1e9, "unmasked", ["empty_row_unmasked"]),
+    ("half", None, None, ["empty_row_other"]), ("fused", float("-inf"), "zero", []),
+    ("in place", float("-inf"), "nan", ["empty_row_nan"]),
+]
+
+
+@pytest.mark.parametrize(("how", "fill", "policy", "hazards"), EMPTY)
+@pytest.mark.parametrize("axes", ["b 1 n m", "n m"])
+def test_what_an_empty_row_gives_is_said(how, fill, policy, hazards, axes):
+    module = Masked(how, fill, axes).double()
+    found = examine_layer(module, seed=1)
+    assert found.right and found.conventions.empty == policy, str(found)
+    assert [h.name for h in found.hazards] == hazards
+    # What it says is what PyTorch does: the gradient of b_V in a row without keys.
+    keep = torch.zeros(1, 1, 4, 4, dtype=torch.bool) if axes == "b 1 n m" else torch.zeros(4, 4, dtype=torch.bool)
+    x = torch.randn(1, 4, 12, dtype=torch.float64)
+    Y = module(x, attn_mask=keep)
+    db_V, right = torch.autograd.grad(Y.sum(), module.v_proj.bias)[0], 4 * module.out_proj.weight.sum(0)
+    times = {"uniform": 4 if how == "fused" else 1, "zero": 0, "nan": np.nan, None: 0.5}.get(policy, 1)
+    assert torch.allclose(db_V, times * right, equal_nan=True)
+    mean = (module(x) if policy == "unmasked" else module.out_proj(module.v_proj(x).mean(1, keepdim=True)))
+    as_said = policy in ("uniform", "uniform with gradient", "unmasked")
+    assert torch.allclose(Y, mean.expand_as(Y)) == as_said
+
+
+@pytest.mark.parametrize("change", [
+    lambda: torch.set_default_dtype(torch.float64), lambda: np.seterr(divide="raise"), lambda: os.chdir("/"),
+])
+def test_what_a_layer_changes_in_the_process_is_given_back_and_said(change):
+    class Changing(Own):
+        def forward(self, x):
+            change()
+            return super().forward(x)
+
+    layer = Changing()
+    before = torch.get_default_dtype(), np.geterr(), os.getcwd(), torch.random.get_rng_state()
+    found = examine_layer(layer, seed=1)
+    after = torch.get_default_dtype(), np.geterr(), os.getcwd(), torch.random.get_rng_state()
+    assert before[:3] == after[:3] and torch.equal(before[3], after[3])
+    assert found.right and [h.name for h in found.hazards] == ["global_state"], str(found)
+
+
+class Wrong(Own):
+    """A mistake of the way forward where a condition holds, another elsewhere; by autograd in both directions."""
+
+    def __init__(self, how, other=None):
+        super().__init__()
+        self.how, self.other = how, other
+
+    def forward(self, x):
+        b, n, _ = x.shape
+        fault = self.how(b, n) or self.other
+        q, k, v = (f(x).unflatten(-1, (3, 4)).transpose(1, 2) for f in (self.q_proj, self.k_proj, self.v_proj))
+        y = F.scaled_dot_product_attention(q, k, v, scale=1 / 12**0.5 if fault == "width" else None)
+        if fault == "across":
+            y = y.reshape(3, b, n, 4).permute(1, 2, 0, 3).reshape(b, n, 12)
+        else:
+            y = y.reshape(x.shape) if fault == "view" else y.transpose(1, 2).flatten(-2)
+        return self.out_proj(y)
+
+
+TRIED = {1, 4, 5, 6, 9, 17, 2}  # lengths
+
+
+@pytest.mark.parametrize(("how", "other", "want", "said"), [
+    (lambda b, n: "across", None, ["heads_merged_across_batch"], ""),
+    (lambda b, n: "width" if n > 5 else None, None, ["f_scale_dmodel"], "only for more than 5 "),
+    (lambda b, n: "width" if n in TRIED else None, "view", [], ""),  # it is the width in all that is tried
+    (lambda b, n: "width" if n in (5, 9) else None, None, ["unnamed"], ""),
+    (lambda b, n: "width" if n in TRIED else None, "width", ["f_scale_dmodel"], ""),
+])
+def test_a_name_explains_what_was_tried_and_what_was_not(how, other, want, said):
+    found = examine_layer(Wrong(how, other), seed=1, smallest=False)
+    assert (found.wrong if want else found.unlisted) and names(found) == want, str(found)
+    assert said in found.findings[0].title
 
 
 def parameters(module):

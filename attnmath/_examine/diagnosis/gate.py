@@ -219,8 +219,8 @@ def proof(edits: Sequence[Edit], trials: Sequence[Failure]) -> Proof | None:
     if always:
         return Proof(tuple(edits), ((ALWAYS,),) * len(edits))
     for i in sorted(possible):
-        found = tuple(conditions([f.case for f in acts[i]], [f.case for f in rests[i]]))
-        if found and any(f.telling for f in acts[i]):
+        telling = any(f.telling for f in acts[i])
+        if telling and (found := tuple(conditions([f.case for f in acts[i]], [f.case for f in rests[i]]))):
             return Proof(tuple(edits), tuple(found if j == i else (ALWAYS,) for j in range(len(edits))))
     return None
 

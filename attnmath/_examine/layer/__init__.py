@@ -9,11 +9,9 @@ running_error   is what came right? numbers with a bound on what a correct progr
 tried           is what came within it?
 draw            what a layer is given
 run             what its own library makes of it
-wrong_matrices  mistakes of its weights: heads, matrices, blocks
-mistakes        mistakes of its tokens, sums and biases; and all together
+mistakes        its mistakes that have a name
 conventions     what a layer means
 diagnosis       which mistake is it? laws that hold or not, and the terms of a wrong gradient
-beside          inference, rows that may attend to nothing, weights that nothing depends on
-smallest        the smallest problem that fails
+beside          inference, rows that may attend to nothing, weights that nothing depends on; the smallest problem
 examine_layer   the examination and its report
 """

@@ -1,20 +1,43 @@
-"""Beside the verdict: inference, rows that may attend to nothing, weights that no output depends on."""
+"""Beside the verdict: inference, empty rows, weights that no output depends on; the smallest problem."""
 
+from collections import UserDict
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
 from attnmath._examine.contract.functions import Broken
 from attnmath._examine.layer.conventions import KnownLayer
 from attnmath._examine.layer.draw import hiding
-from attnmath._examine.layer.layer import LayerAnswer, LayerCase
+from attnmath._examine.layer.layer import Layer, LayerAnswer, LayerCase
 from attnmath._examine.layer.run import forward, returned
 from attnmath._examine.layer.running_error import right_output
 from attnmath._examine.layer.tried import Tried
+from attnmath._examine.problems import steps
 from attnmath._examine.problems.case import Conventions
-from attnmath._examine.problems.steps import changes_of_empty_rows
+from attnmath._examine.problems.steps import StepChanges, changes_of_empty_rows
 from attnmath._examine.report.report import Finding
+from attnmath.rounding.formats import unit_roundoff
+
+SEED = 0  # of the smallest problem
+EMPTY = "chapters/empty_rows.md"
+NEAR = 2.0**-6  # of an array's largest number: what is hidden by -1e9 loses digits of its scores
+TIMES = "gradients times m"
+UNIFORM, FLOWING = (changes_of_empty_rows(Conventions(empty=x))[0] for x in ("uniform", "uniform with gradient"))
+ONES: StepChanges = {"P_back": lambda s, P: np.where(steps.rows_without_keys(s), 1.0, P)}  # exp(A - L), rounded
+POLICIES: dict[str, list[StepChanges]] = {
+    "uniform": [UNIFORM],
+    "uniform with gradient": [FLOWING],
+    TIMES: [{**x, **steps.FROM_O, **ONES} for x in (FLOWING, UNIFORM)],
+    "unmasked": [{"B": lambda s, B: np.where(np.isneginf(B).all(-1, keepdims=True), 0.0, B)}],
+}
+UNUSUAL_POLICIES: dict[str | None, tuple[str, str]] = {
+    TIMES: ("empty_row_times_m", "gives the mean of the values, and gradients that are too large, by a factor of"
+            " the number of keys"),
+    "unmasked": ("empty_row_unmasked", "reads all keys as if nothing were hidden"),
+    None: ("empty_row_other", "gives neither 0 nor the mean of the values nor NaN"),
+}
 
 
 def inference(known: KnownLayer, case: LayerCase) -> list[Finding]:
@@ -29,50 +52,61 @@ def inference(known: KnownLayer, case: LayerCase) -> list[Finding]:
     return [Finding("unnamed", "inference", title, "Y", None, "look for a path for inference alone")]
 
 
-def padded(known: KnownLayer, b: int, n: int, m: int) -> tuple[LayerCase, LayerAnswer | Broken]:
-    """A problem in which the last sequence may read nothing, and what came."""
+def empty_case(known: KnownLayer, b: int, n: int, m: int) -> tuple[LayerCase, LayerAnswer | Broken]:
+    """A problem in which the last sequence may read nothing, or the last query, and what came."""
     case = known.draw.case("nothing to read", b, n, m)
-    b, _, m = case.lengths
-    case = hiding(case, np.broadcast_to((np.arange(b) < b - 1)[:, None, None, None], (b, 1, 1, m)), "empty row")
+    b, n, m = case.lengths
+    hidden = np.arange(b)[:, None, None, None] if by_sequence(known) else np.arange(n)[:, None]
+    keep = np.broadcast_to(hidden < hidden.max(), (b, 1, 1, m) if by_sequence(known) else (1, 1, n, m))
+    case = hiding(case, keep, "empty row")
     return case, known.answer(case)
 
 
-def padding_alone(known: KnownLayer) -> tuple[list[Finding], str | None]:
-    """The policy for a sequence that is padding alone; a hazard where NaN comes out."""
-    if "b" not in known.layer.masks or not known.layer.batched:
+def by_sequence(known: KnownLayer) -> bool:
+    """Whether the keys of each sequence can be hidden apart."""
+    return "b" in known.layer.masks and known.layer.batched
+
+
+def empty_rows(known: KnownLayer) -> tuple[list[Finding], str | None]:
+    """The policy for queries that may attend to nothing, and the hazard where it is none of the usual."""
+    if not known.layer.masks:
         return [], None
-    case, got = padded(known, 2, 3, 4)
+    case, got = empty_case(known, 2, 3, 4)
+    what = "a sequence of padding alone" if by_sequence(known) else "a query that may attend to nothing"
     if isinstance(got, Broken):
-        return [Finding("hazard", "empty_row_raises", f"a sequence of padding alone: {got.fault.sentence}")], None
+        return [Finding("hazard", "empty_row_raises", f"{what}: {got.fault.sentence}")], None
     bad = [name for name, x in got._asdict().items() if x is not None and not np.isfinite(x).all()]
     if not bad:
-        return [], policy(known, case, got)
-    _, least = padded(known, 1, 1, 1)
+        word = policy(known, case, got)
+        said = UNUSUAL_POLICIES.get(word)
+        evidence = f"where the scores of {what} are hidden: {case.lengths[1]} queries, {case.lengths[2]} keys"
+        cure = "hide with -inf, or True and False, and give 0 where a row is hidden"
+        return [Finding("hazard", said[0], f"{what} {said[1]}", None, EMPTY, cure, evidence)] if said else [], (
+            "uniform" if word == TIMES else word)
+    _, least = empty_case(known, 1, 1, 1)
     same = not isinstance(least, Broken) and any(x is not None and np.isnan(x).any() for x in least)
-    b, n, m = (1, 1, 1) if same else (2, 3, 4)
+    b, n, m = (1, 1, 1) if same else case.lengths
     weights = any(name[:2] in ("dW", "db") for name in bad)
     title = "makes gradients of weights NaN, for the whole batch" if weights else "makes the output NaN"
-    evidence = f"smallest case: {b} x {n} queries, {m} keys, all of them hidden in the last sequence"
-    if known.layer.paste and same:
-        evidence += "\n" + known.layer.paste
-    return [Finding(
-        "hazard", "empty_row_nan", f"a sequence of padding alone {title}", "NaN in " + ", ".join(bad),
-        "chapters/empty_rows.md", "leave such sequences out, or let each query see one key", evidence,
-    )], "nan"
+    evidence = f"smallest case: {b} x {n} queries, {m} keys, all of them hidden from the last of them"
+    evidence += f"\n{known.layer.paste}" if known.layer.paste and same else ""
+    return [Finding("hazard", "empty_row_nan", f"{what} {title}", "NaN in " + ", ".join(bad), EMPTY,
+                    "leave it out, or let each query see one key", evidence)], "nan"
 
 
 def policy(known: KnownLayer, case: LayerCase, got: LayerAnswer) -> str | None:
-    """What a row that may attend to nothing gives: zero, or the mean of the values."""
+    """What a row that may attend to nothing gives: the nearest of those that are known, if it is near."""
     t = Tried.of(case, got, known.means, known.dtype)
     if not t.wrong:
         return "zero"
-    fitting = []
-    for word in ("uniform", "uniform with gradient"):
-        s = t.steps(changes_of_empty_rows(Conventions(empty=word)))
-        if all(t.gives_output(name, s) for name in t.names):
-            far = sum(float(abs(getattr(got, name) - getattr(s, name)).sum()) for name in t.names)
-            fitting.append((far, word))
-    return min(fitting)[1] if fitting else None
+    far: dict[str, float] = {}
+    for word, changes in ((word, x) for word, forms in POLICIES.items() for x in forms):
+        s = t.steps((changes,))
+        off = max(float(abs(getattr(got, x) - (form := getattr(s, x))).max() / (abs(form).max() or 1.0))
+                  for x in t.names if x != "db_K")
+        far[word] = min(off, far.get(word, off))
+    nearest = min(far, key=lambda word: far[word])
+    return nearest if far[nearest] <= max(NEAR, 8 * unit_roundoff(known.dtype)) else None
 
 
 def further_weights(known: KnownLayer, case: LayerCase) -> list[Finding]:
@@ -88,18 +122,60 @@ def further_weights(known: KnownLayer, case: LayerCase) -> list[Finding]:
                     f"d{name}") for name in names if name in back and back[name].any()]
 
 
-class Recorded(dict[str, np.ndarray]):
+class Recorded(UserDict[str, np.ndarray]):
     """Numbers by name, and which of them were read."""
 
     def __init__(self, numbers: Mapping[str, np.ndarray]) -> None:
-        super().__init__(numbers)
         self.seen: set[str] = set()
+        super().__init__(numbers)
 
     def __getitem__(self, name: str) -> np.ndarray:
         self.seen.add(name)
         return super().__getitem__(name)
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """The same, where it is there."""
-        self.seen.add(name)
-        return super().get(name, default)
+
+# ---- the smallest problem that fails --------------------------------------------------------------
+
+
+def smallest_case(known: KnownLayer) -> str | None:
+    """The first problem that fails, in the order of its size, as lines to paste; halves and whole numbers."""
+    layer, draw = known.layer, known._replace(seed=SEED).draw
+    sizes = product((1, 2) if layer.batched else (1,), (1, 2, 3), (1, 2, 3) if layer.cross else (0,))
+    for b, n, m in sorted(sizes, key=lambda s: (s[0] * (s[1] + s[2]), s)):
+        for last_hidden in (False, True) if layer.masks and max(n, m) > 1 else (False,):
+            t = known.trial(in_halves(draw.case("", b, n, m), layer, last_hidden))
+            if isinstance(t, Tried) and t.wrong:
+                return pasted_lines(t, last_hidden)
+    return None
+
+
+def in_halves(case: LayerCase, layer: Layer, last_hidden: bool) -> LayerCase:
+    """A problem of the same sizes, drawn as the lines say."""
+    rng = np.random.default_rng(SEED)
+
+    def draw(shape: tuple[int, ...]) -> np.ndarray:
+        return np.divide(rng.integers(-2, 3, shape), 2)
+
+    X, Z, dY = draw(case.X.shape), None if case.Z is None else draw(case.Z.shape), draw(case.dY.shape)
+    numbers, (_, n, m) = {name: draw(shape) for name, shape in layer.shapes.items()}, case.lengths
+    case = replace(case, X=X, Z=Z, dY=dY, W=layer.ours(numbers), numbers=numbers)
+    keep = np.broadcast_to(np.arange(m) < max(m - 1, 1), (1, 1, n, m))
+    return hiding(case, keep) if last_hidden else case
+
+
+def pasted_lines(t: Tried, last_hidden: bool) -> str:
+    """The problem, and what is wrong in it."""
+    def numbers(*x: int) -> str:
+        return ", ".join(map(str, x))
+
+    tokens = {"X": t.case.X, "Z": t.case.Z, "dY": t.case.dY}
+    out = ["import numpy as np", f"rng = np.random.default_rng({SEED})",
+           "draw = lambda *shape: rng.integers(-2, 3, shape) / 2",
+           *(f"{name} = draw({numbers(*x.shape)})" for name, x in tokens.items() if x is not None), "weights = {",
+           *(f'    "{name}": draw({numbers(*x.shape)}),' for name, x in t.case.numbers.items()), "}"]
+    out += ["# and the last key is hidden from every query"] if last_hidden else []
+    for name in t.wrong:
+        got, want = getattr(t.got, name), getattr(t.want, name)
+        at = np.unravel_index(np.argmax(np.nan_to_num(abs(got - want), nan=np.inf)), got.shape)
+        out.append(f"# {name}[{numbers(*map(int, at))}]: {got[at]:.8g}, right: {want[at]:.8g}")
+    return "\n".join(out)

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnmath._examine.contract.functions import Broken
-from attnmath._examine.layer.draw import Draw, hiding
+from attnmath._examine.layer.draw import Draw, hiding, layer_cases
 from attnmath._examine.layer.layer import ByName, Layer, LayerAnswer, LayerCase, LayerSteps
-from attnmath._examine.layer.mistakes import DICTIONARY, LAYER_MISTAKES
+from attnmath._examine.layer.mistakes import AFTER, DICTIONARY
 from attnmath._examine.layer.own_layer import MASK_FORMS, TOKEN_LAYOUTS, MaskForm, OwnLayer, Way
 from attnmath._examine.layer.run import run
 from attnmath._examine.layer.running_error import BoundedSteps, formats, right_output
@@ -19,9 +19,6 @@ from attnmath._examine.layer.weight_layouts import WeightLayout, readings
 from attnmath._examine.problems.case import Conventions
 from attnmath._formulas.heads import Weights
 
-WRONG_SCALES = [m for m in DICTIONARY if "scale" in m.name and m.name.startswith("f_")]  # of the way forward
-# Letters that do not reach the output.
-AFTER = {x for x in LayerSteps.table if x[0] == "d" or "_back" in x or x.startswith("by_")}
 SCALES = None, "1", "1/d_k"
 FEW = 24  # ways to read a layer in which a mistake is looked for
 
@@ -55,17 +52,20 @@ class KnownLayer(NamedTuple):
         got = self.answer(case)
         return got if isinstance(got, Broken) else Tried.of(case, got, self.means, self.dtype)
 
+    def fresh(self) -> Iterator[Tried | Broken]:
+        """Problems that have not been tried: other numbers, and one query and one key more."""
+        return map(self.trial, layer_cases(Draw(self.layer, self.dtype, self.seed + 1, longer=1)))
+
 
 # ---- what it could be, and what it is -----------------------------------------------------------
 
 
 def possible_layers(own: OwnLayer, dtype: str | None, seed: int) -> Iterator[KnownLayer]:
     """Everything that a layer could be by the shapes of its weights, the usual first."""
-    ways = own.ways()
-    found: list[tuple[Way, WeightLayout, Callable[[ByName], Weights]]] = []
-    for way, heads in product(ways, own.possible_heads()):
-        more = readings(own.weights, heads, alone=not way.cross)
-        found += [(way, *x) for x in more if own.reading in (None, x[0])]
+    found: list[tuple[Way, WeightLayout, Callable[[ByName], Weights]]] = [
+        (way, *x) for way, heads in product(own.ways(), own.possible_heads())
+        for x in readings(own.weights, heads, alone=not way.cross) if own.reading in (None, x[0])
+    ]
     if not found:
         shapes = ", ".join(f"{k} {tuple(w.shape)}" for k, w in own.weights.items())
         raise ValueError(
@@ -84,17 +84,17 @@ def possible_layers(own: OwnLayer, dtype: str | None, seed: int) -> Iterator[Kno
         yield KnownLayer(layer, dtype or layer.dtype, seed, reading=reading, layout=layout, way=way)
 
 
-def first_mistake(Y: np.ndarray, case: LayerCase, means: Conventions, dtype: str) -> int | None:
-    """The place in the dictionary of the first mistake that gives an output; None if none does."""
+def first_mistake(Y: np.ndarray, case: LayerCase, means: Conventions, dtype: str, most: int) -> int:
+    """The place in the dictionary of the first mistake that gives an output; at most this one if none does."""
     off = BoundedSteps(case, means, formats(dtype, means.inside)).Y.off.max()
-    for place, mistake in enumerate([*LAYER_MISTAKES, *WRONG_SCALES]):
+    for place, mistake in enumerate(DICTIONARY[:most]):
         for _, change in mistake.forms(case, means):
             if change.keys() <= AFTER:
                 continue
             wrong = LayerSteps(case, means, [change]).Y
             if wrong.shape == Y.shape and (abs(Y - wrong) <= 8 * off).all():
                 return place
-    return None
+    return most
 
 
 def understood(candidates: Sequence[KnownLayer], told: Conventions) -> tuple[KnownLayer, bool]:
@@ -113,28 +113,22 @@ def understood(candidates: Sequence[KnownLayer], told: Conventions) -> tuple[Kno
     for known in candidates:
         case = known.draw.case("what it means", 2, 4, 5 if known.layer.cross else 4)
         key = known.layout, known.way, case.X.shape, case.context.shape
-        if key not in answers:
-            answers[key] = known.answer(case)
-        if not isinstance(got := answers[key], Broken):
-            came.append((known, case, got.Y))
+        got = answers[key] = answers.get(key) or known.answer(case)
+        came += [] if isinstance(got, Broken) else [(known, case, got.Y)]
     for inside in (None, "float32") if dtype == "float64" and told.inside is None else (told.inside,):
         for known, case, Y in came:
-            for means in possible_means(known.layer, told.told(inside=inside)):
+            either = known.layer.causal and known.layer.cross and told.causal is None
+            aligned = (None, "upper_left") if either else (told.causal,)
+            scales = SCALES if told.scale is None and known.layer.scale is None else (told.scale,)
+            for causal, scale in product(aligned, scales):
+                means = told.told(inside=inside, causal=causal, scale=scale)
                 if right_output(Y, case, means, dtype):
                     return known._replace(means=means), True
-    few = came[:FEW]
-    places = [first_mistake(Y, case, told, dtype) for _, case, Y in few] if len(few) > 1 else []
-    named = [(place, i) for i, place in enumerate(places) if place is not None]
-    first = came[min(named)[1] if named else 0][0] if came else candidates[0]
+    first, least = came[0][0] if came else candidates[0], len(DICTIONARY)
+    for known, case, Y in came[:FEW] if len(came) > 1 else ():
+        place = first_mistake(Y, case, told, dtype, least)
+        first, least = (known, place) if place < least else (first, least)
     return first._replace(means=told), False
-
-
-def possible_means(layer: Layer, told: Conventions) -> Iterator[Conventions]:
-    """What a layer may mean: the scale, and the alignment of a causal mask."""
-    aligned = (None, "upper_left") if layer.causal and layer.cross and told.causal is None else (told.causal,)
-    scales = SCALES if told.scale is None and layer.scale is None else (told.scale,)
-    for causal, scale in product(aligned, scales):
-        yield told.told(causal=causal, scale=scale)
 
 
 def with_mask(known: KnownLayer, own: OwnLayer, told: Conventions) -> tuple[KnownLayer, str | None]:
@@ -161,8 +155,7 @@ def scattered(draw: Draw, axes: str) -> LayerCase:
     """A problem with a mask that hides a little, and of each row something else where it can."""
     case = draw.case("its masks", 2, 4, 5)
     b, n, m = case.lengths
-    keep = np.add.outer(np.arange(n), np.arange(m)) % 3 > 0
+    some = np.add.outer(np.arange(n), np.arange(m)) % 3 > 0
     rows = (np.arange(m) < np.array([m - 1, 2])[:b, None])[:, None, None]
-    if axes == "n m":
-        return hiding(case, keep[None, None])
-    return hiding(case, rows if axes == "b m" else rows & (keep | (np.arange(m) == 0)))
+    keep = {"n m": some[None, None], "b m": rows}
+    return hiding(case, keep.get(axes, rows & (some | (np.arange(m) == 0))))

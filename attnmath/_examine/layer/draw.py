@@ -14,8 +14,8 @@ UNREAD = 1e30  # in keys that nobody may read; NaN and infinity leak everywhere:
 class Draw:
     """Problems for one layer, out of one seed."""
 
-    def __init__(self, layer: Layer, dtype: str, seed: int) -> None:
-        self.layer, self.dtype, self.rng = layer, dtype, np.random.default_rng(seed)
+    def __init__(self, layer: Layer, dtype: str, seed: int, longer: int = 0) -> None:
+        self.layer, self.dtype, self.rng, self.longer = layer, dtype, np.random.default_rng(seed), longer
         W = layer.ours({name: np.zeros(shape) for name, shape in layer.shapes.items()})
         self.d, self.d_z = W.W_Q.shape[1], W.W_K.shape[1]
         inside = layer.module.modules() if hasattr(layer.module, "modules") else ()
@@ -28,10 +28,8 @@ class Draw:
 
     def numbers(self, by: float = 1.0) -> dict[str, np.ndarray]:
         """Weights that keep the size of what they multiply; biases of half that size."""
-        return {
-            name: self.normal(*shape, by=0.5 if len(shape) == 1 else by * self.d**-0.5)
-            for name, shape in self.layer.shapes.items()
-        }
+        return {name: self.normal(*shape, by=0.5 if len(shape) == 1 else by * self.d**-0.5)
+                for name, shape in self.layer.shapes.items()}
 
     def case(
         self, name: str, b: int, n: int, m: int, *traits: str, numbers: ByName | None = None,
@@ -40,22 +38,16 @@ class Draw:
         """One problem; self-attention has m = n."""
         layer, numbers = self.layer, self.numbers() if numbers is None else numbers
         cross = cross and layer.cross
-        m, b = m if cross else n, b if layer.batched else 1
+        n, m, b = n + self.longer, (m if cross else n) + self.longer, b if layer.batched else 1
         X, Z = (self.normal(b, *shape, by=spread, offset=offset) for shape in ((n, self.d), (m, self.d_z)))
         own = {"batch": b > 1, "n != m": n != m, "causal": layer.causal}
+        cos, sin = (nearest(x, self.dtype) for x in layer.rotary(n)) if layer.rotary else (X, X)
         return LayerCase(
-            X, Z if cross else None, layer.ours(numbers), self.normal(b, n, self.d),
-            causal=layer.causal, rotary=self.rotary(n), scale=layer.scale, name=name, numbers=numbers,
+            X, Z if cross else None, layer.ours(numbers), self.normal(b, n, self.d), causal=layer.causal,
+            rotary=Rotary(cos, sin, layer.pairing or "half") if layer.rotary else None, scale=layer.scale,
+            name=name, numbers=numbers, train=train and self.can_train,
             traits=frozenset({*traits, *(trait for trait, has in own.items() if has)}),
-            train=train and self.can_train,
         )
-
-    def rotary(self, n: int) -> Rotary | None:
-        """What the layer turns queries and keys by."""
-        if self.layer.rotary is None:
-            return None
-        cos, sin = (nearest(x, self.dtype) for x in self.layer.rotary(n))
-        return Rotary(cos, sin, self.layer.pairing or "half")
 
 
 def hiding(case: LayerCase, keep: np.ndarray, trait: str = "mask") -> LayerCase:

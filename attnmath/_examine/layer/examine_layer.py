@@ -10,8 +10,9 @@ from typing import Any
 
 from attnmath._examine.contract.functions import Broken, failure_of, name_of
 from attnmath._examine.contract.process import judged_apart
+from attnmath._examine.contract.state import given_back
 from attnmath._examine.diagnosis.extent import unusual
-from attnmath._examine.layer.beside import further_weights, inference, padding_alone
+from attnmath._examine.layer.beside import empty_rows, further_weights, inference, smallest_case
 from attnmath._examine.layer.conventions import KnownLayer, possible_layers, understood, with_mask
 from attnmath._examine.layer.diagnosis import diagnose_layer
 from attnmath._examine.layer.draw import layer_cases
@@ -19,7 +20,6 @@ from attnmath._examine.layer.layer import Layer, LayerCase
 from attnmath._examine.layer.own_function import as_own_function, untried
 from attnmath._examine.layer.own_layer import OwnLayer, aliased, found_weights, unlearned
 from attnmath._examine.layer.ready_layers import adapted
-from attnmath._examine.layer.smallest import smallest_case
 from attnmath._examine.layer.tried import Tried
 from attnmath._examine.problems.case import Conventions
 from attnmath._examine.report.report import Finding, Report, TriedProblem
@@ -78,8 +78,11 @@ def examine_layer(
         layout = layout or told.layout
         own = own_layer(layer, weights, backward, heads, mask, rotary, pairing, causal, layout, reading)
         candidates = [] if reference is not None else forms_of(own, dtype, seed)
-    report = _judged(own, candidates, reference, told, dtype, seed, smallest, without)
-    return replace(report, seconds=time.perf_counter() - start)
+    with given_back():
+        report = _judged(own, candidates, reference, told, dtype, seed, smallest, without)
+    kept = own.kept if own else candidates[0].layer.kept
+    hazards = *report.hazards, *(Finding("hazard", *said) for said in kept.sentences)
+    return replace(report, seconds=time.perf_counter() - start, hazards=hazards)
 
 
 def _judged(
@@ -88,12 +91,12 @@ def _judged(
 ) -> Report:
     """The report on a layer that is known or may be read in some ways, or on one of its own."""
     try:
-        beside = own_layer(reference, None) if reference is not None else None
         findings = [Finding("contract", "no_gradient", x) for x in unlearned(own, without)] if own else []
         report = _examined(own, candidates, told, smallest, findings) if candidates else None
-        if report is None:
-            assert own is not None
+        if report is None and own is not None:
+            beside = own_layer(reference, None) if reference is not None else None
             report = as_own_function(own, beside, dtype, told, seed, findings)
+        assert report is not None
         return report
     except (Exception, SystemExit, GeneratorExit) as error:  # of ours: it says nothing about the layer
         said = Finding("unnamed", "examination", failure_of(error))
@@ -144,22 +147,20 @@ def _examined(
     findings = [*findings, *more]
     results = [(case, known.trial(case)) for case in layer_cases(known.draw)]
     done = [x for _, x in results if isinstance(x, Tried)]
-    named = diagnose_layer(done)
+    named = diagnose_layer(done, known.fresh)
     short = known.dtype in ("bfloat16", "float16") and known.layer.framework == "torch"
     if named and short:  # in float32, if it is wrong there too
         wide = known._replace(dtype="float32")
         tried = [x for x in map(wide.trial, layer_cases(wide.draw)) if isinstance(x, Tried)]
-        named = diagnose_layer(tried) or named
+        named = diagnose_layer(tried, wide.fresh) or named
     if own is not None and own.is_torch and not agreed and another_function(done, named):
         return None
     refused = broken_contract(results)
-    few = 2 * len(done) < len(results)
+    few, means, hazards = 2 * len(done) < len(results), known.means, list[Finding]()
     findings += [x for x in refused if few or x.kind == "contract"] + named + further_weights(known, results[0][0])
-    hazards: list[Finding] = []
-    means = known.means
     if done and not findings:
         findings += inference(known, results[0][0])
-        hazards, empty = padding_alone(known)
+        hazards, empty = empty_rows(known)
         hazards += unusual(means, told)
         means = means.told(empty=empty)
         if empty is not None and told.empty not in (None, empty):
@@ -171,11 +172,10 @@ def _examined(
     findings += found_out(known) if agreed else []
     if own is not None:
         findings += untried(own, (own.mask if known.form else None, *(x for x, _ in known.way.more)))
-    least = None
-    if smallest and any(t.wrong for t in done):
-        least = smallest_case(known)
-    return reported(known, verdict, means, told, tuple(findings), hazards=tuple(hazards), smallest=least,
-                    problems=tuple(tried_problem(*x) for x in results), constant=CONSTANT)
+    least = smallest_case(known) if smallest and any(t.wrong for t in done) else None
+    return Report(verdict, known.layer.name, known.layer.framework, known.dtype, means, tuple(findings),
+                  tuple(hazards), tuple(tried_problem(*x) for x in results), least, constant=CONSTANT, told=told,
+                  seed=known.seed)
 
 
 def masked(
@@ -184,10 +184,10 @@ def masked(
     """The layer with its masks, by the keyword that was given, or by one that it has and that is one."""
     if own is None:
         return known, []
-    if own.mask is not None:
-        known, why = with_mask(known, own, told)
-        title = f"it takes no mask by the name {own.mask!r}: {why}"
-        return known, [Finding("contract", "mask", title)] if why is not None else []
+    if given := own.mask:
+        found, why = with_mask(known, own, told)
+        title = f"it takes no mask by the name {given!r}: {why}"
+        return found, [Finding("contract", "mask", title)] if why else []
     for name in [p.name for p in own.arguments() if "mask" in p.name] if agreed else []:
         own.mask = name
         found, _ = with_mask(known, own, told)
@@ -207,15 +207,6 @@ def another_function(done: Sequence[Tried], named: Sequence[Finding]) -> bool:
     return not right or bool(off) and max(right) < min(off)
 
 
-def reported(
-    known: KnownLayer, verdict: str, means: Conventions, told: Conventions, findings: tuple[Finding, ...],
-    **more: Any,
-) -> Report:
-    """The report on this layer."""
-    return Report(verdict, known.layer.name, known.layer.framework, known.dtype, means, findings, told=told,
-                  seed=known.seed, **more)
-
-
 def broken_contract(results: Sequence[tuple[LayerCase, Tried | Broken]]) -> list[Finding]:
     """What was broken, each kind once, with the problems in which it happened."""
     found: dict[str, list[tuple[LayerCase, Broken]]] = {}
@@ -225,14 +216,15 @@ def broken_contract(results: Sequence[tuple[LayerCase, Tried | Broken]]) -> list
     out = []
     for broken in found.values():
         cases, fault = [case for case, _ in broken], broken[0][1].fault
-        names = ", ".join(f"'{case.name}'" for case in cases[:3])
-        more = f" and {len(cases) - 3} more" if len(cases) > 3 else ""
-        common = frozenset.intersection(*(case.traits for case in cases))
-        where = f"in {names}{more}" + (f"; all with {', '.join(sorted(common))}" if common else "")
-        refuses = fault.name == "raises" and len(cases) < len(results)  # which is its right
-        kind, name = ("convention", "refuses") if refuses else ("contract", fault.name)
-        title = f"it does not take {len(cases)} of the problems: {fault.sentence}" if refuses else fault.sentence
-        out.append(Finding(kind, name, title, where))
+        where = "in " + ", ".join(f"'{case.name}'" for case in cases[:3])
+        where += f" and {len(cases) - 3} more" if len(cases) > 3 else ""
+        common = sorted(frozenset.intersection(*(case.traits for case in cases)))
+        where += f"; all with {', '.join(common)}" if common else ""
+        if fault.name == "raises" and len(cases) < len(results):  # which is its right
+            title = f"it does not take {len(cases)} of the problems: {fault.sentence}"
+            out.append(Finding("convention", "refuses", title, where))
+        else:
+            out.append(Finding("contract", *fault, where))
     return out
 
 
@@ -240,7 +232,7 @@ def found_out(known: KnownLayer) -> list[Finding]:
     """What was found out about one's own layer."""
     layer, own = known.layer, known.reading
     words = {
-        "weights": own and f"the weights are {own.words}",
+        "weights": own and f"the weights are W_Q, W_K, W_V {own.into}, W_O {own.out}",
         "layout": known.layout != "bnd" and f"the tokens are {known.layout}",
         "mask": known.form and f"the mask has the axes {known.form.axes}",
         "causal": own and layer.causal and "it hides later keys by itself",

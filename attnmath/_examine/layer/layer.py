@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attnmath._examine.contract.state import Kept
 from attnmath._examine.problems.case import Case, Conventions
-from attnmath._examine.problems.steps import STEPS, Step, StepChanges, Steps
+from attnmath._examine.problems.steps import STEPS, Step, StepChanges, Steps, downstream
 from attnmath._formulas.heads import Weights
 from attnmath._words.arrays import T
 
@@ -48,6 +49,7 @@ class Layer:
     dropout: float = 0.0  # with more than 0 it is run in eval() alone
     backward: Callable[..., Mapping[str, Any]] | None = None  # a way back of its own
     paste: str | None = None  # a line that makes such a layer
+    kept: Kept = field(default_factory=Kept)  # the state of the process while it is called
 
     @property
     def framework(self) -> str:
@@ -108,6 +110,11 @@ class LayerCase:
         """How many sequences, queries and keys: b, n, m."""
         return *self.X.shape[:2], self.context.shape[1]
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """b, H, G, n, m, d_k, d_v."""
+        return self.heads.sizes
+
     @cached_property
     def heads(self) -> Case:
         """The heads alone: their sizes, masks and scale; their numbers follow from the layer's, and are NaN."""
@@ -150,14 +157,12 @@ def merged_heads(x: Any) -> Any:
 
 def side_by_side(W: Any) -> Any:
     """The columns of all heads as one matrix: (H, d, k) -> (d, H k)."""
-    H, d, k = W.shape
-    return W.swapaxes(0, 1).reshape(d, H * k)
+    return merged_heads(W[None])[0]
 
 
 def by_head(W: Any, H: int) -> Any:
     """(d, H k) -> (H, d, k)."""
-    d, Hk = W.shape
-    return W.reshape(d, H, Hk // H).swapaxes(0, 1)
+    return split_heads(W[None], H)[0]
 
 
 def one_below_another(W_O: Any) -> Any:
@@ -184,8 +189,7 @@ def bias_gradient(dx: Any, b: Any) -> Any:
 def summed_by_owner(x: Any, owner: np.ndarray, G: int) -> Any:
     """The sum over the query heads that read the same head of keys and values."""
     b, H, m, k = x.shape
-    pick = (owner == np.arange(G)[:, None]).astype(float)
-    return (pick @ x.reshape(b, H, m * k)).reshape(b, G, m, k)
+    return ((owner == np.arange(G)[:, None]).astype(float) @ x.reshape(b, H, m * k)).reshape(b, G, m, k)
 
 
 def _affine(X: Any, W: Any, b: Any) -> Any:
@@ -196,56 +200,34 @@ def _affine(X: Any, W: Any, b: Any) -> Any:
     return Y.begun_with(b.reshape(-1), X.shape[-1]) if hasattr(Y, "begun_with") else Y + b.reshape(-1)
 
 
-def rotary_pairs(d_k: int, pairing: str) -> tuple[np.ndarray, np.ndarray]:
-    """The other entry of each pair, and the sign that it takes in a quarter turn."""
-    c = np.arange(d_k)
-    if pairing == "half":
-        return (c + d_k // 2) % d_k, np.where(c < d_k // 2, -1.0, 1.0)
-    return c ^ 1, np.where(c % 2 == 0, -1.0, 1.0)
-
-
-def rotated(x: Any, s: Steps) -> Any:
-    """x cos + (x turned) sin, where there is a rotary embedding."""
-    if s.given.rotary is None:
+def rotated(x: Any, cos: Any, sin: Any, pairing: str, back: bool = False) -> Any:
+    """x cos + (x turned) sin, where there is a rotary embedding; the way back is x cos + (x sin) turned back."""
+    if cos is None:
         return x
-    other, sign = rotary_pairs(x.shape[-1], s.pairing)
-    return x * s.cos + x[..., other] * (sign * s.sin)
+    c, half = np.arange(x.shape[-1]), x.shape[-1] // 2
+    other, first = (np.roll(c, -half), c < half) if pairing == "half" else (c ^ 1, c % 2 == 0)
+    sin = np.where(first, -1.0, 1.0) * sin  # a quarter turn changes the sign of the second entry of each pair
+    return x * cos + ((x * sin)[..., other] if back else x[..., other] * sin)
 
 
-def rotated_back(dx: Any, s: Steps) -> Any:
-    """The way back of `rotated`: dx cos + (dx sin) turned the other way."""
-    if s.given.rotary is None:
-        return dx
-    other, sign = rotary_pairs(dx.shape[-1], s.pairing_back)
-    return dx * s.cos_back + (dx * (sign * s.sin_back))[..., np.argsort(other)]
-
-
-def _weight(name: str) -> Step:
-    return lambda s: getattr(s.given.W, name)
+def _given(part: str, name: str) -> Step:
+    return lambda s: getattr(getattr(s.given, part), name, None)
 
 
 LAYER_STEPS: dict[str, Step] = STEPS | {
     # what is given
-    "X": lambda s: s.given.X,
-    "Z": lambda s: s.given.context,
-    "dY": lambda s: s.given.dY,
-    **{name: _weight(name) for name in Weights._fields},
-    "cos": lambda s: s.given.rotary.cos,
-    "sin": lambda s: s.given.rotary.sin,
-    "pairing": lambda s: s.given.rotary.pairing,
-    "H": lambda s: s.given.W.W_Q.shape[0],
-    "G": lambda s: s.given.W.W_K.shape[0],
+    "X": lambda s: s.given.X, "Z": lambda s: s.given.context, "dY": lambda s: s.given.dY,
+    **{name: _given(part, name) for part, x in (("W", Weights), ("rotary", Rotary)) for name in x._fields},
+    "H": lambda s: s.given.W.W_Q.shape[0], "G": lambda s: s.given.W.W_K.shape[0],
     # how heads are taken apart and put together, and the way back of both
-    "split": lambda s: split_heads,
-    "split_back": lambda s: merged_heads,
-    "merge": lambda s: merged_heads,
-    "merge_back": lambda s: split_heads,
+    "split": lambda s: split_heads, "split_back": lambda s: merged_heads,
+    "merge": lambda s: merged_heads, "merge_back": lambda s: split_heads,
     # the way forward
     "Q_unturned": lambda s: s.split(projected(s.X, s.W_Q, s.b_Q), s.H),
     "K_unturned": lambda s: s.split(projected(s.Z, s.W_K, s.b_K), s.G),
     "V": lambda s: s.split(projected(s.Z, s.W_V, s.b_V), s.G),
-    "Q": lambda s: rotated(s.Q_unturned, s),
-    "K": lambda s: rotated(s.K_unturned, s),
+    "Q": lambda s: rotated(s.Q_unturned, s.cos, s.sin, s.pairing),
+    "K": lambda s: rotated(s.K_unturned, s.cos, s.sin, s.pairing),
     "C": lambda s: s.merge(s.O),
     "Y": lambda s: _affine(s.C, one_below_another(s.W_O), s.b_O),
     # the way back
@@ -253,11 +235,9 @@ LAYER_STEPS: dict[str, Step] = STEPS | {
     "dO": lambda s: s.merge_back(s.dY @ s.W_O_back, s.H),
     "dK": lambda s: summed_by_owner(s.dkeys, s.owner_back, s.G),
     "dV": lambda s: summed_by_owner(s.dvalues, s.owner_back, s.G),
-    "cos_back": lambda s: s.cos,
-    "sin_back": lambda s: s.sin,
-    "pairing_back": lambda s: s.pairing,
-    "dQ_flat": lambda s: s.split_back(rotated_back(s.dQ, s)),
-    "dK_flat": lambda s: s.split_back(rotated_back(s.dK, s)),
+    "cos_back": lambda s: s.cos, "sin_back": lambda s: s.sin, "pairing_back": lambda s: s.pairing,
+    "dQ_flat": lambda s: s.split_back(rotated(s.dQ, s.cos_back, s.sin_back, s.pairing_back, back=True)),
+    "dK_flat": lambda s: s.split_back(rotated(s.dK, s.cos_back, s.sin_back, s.pairing_back, back=True)),
     "dV_flat": lambda s: s.split_back(s.dV),
     "by_Q": lambda s: s.dQ_flat @ T(side_by_side(s.W_Q)),
     "by_K": lambda s: s.dK_flat @ T(side_by_side(s.W_K)),
@@ -279,6 +259,7 @@ class LayerSteps(Steps):
     """The letters of a layer for one case; each is computed once, by its step."""
 
     table: Mapping[str, Step] = LAYER_STEPS
+    downstream = downstream(LAYER_STEPS)
 
     def __init__(
         self, case: LayerCase, means: Conventions | None = None, changes: Iterable[StepChanges] = ()

@@ -1,206 +1,275 @@
-"""The mistakes of a layer that have a name; those of a head follow, where a layer has them too."""
+"""The mistakes of a layer that have a name: a few operators over its letters; those of a head follow."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import combinations, permutations
+from math import prod
+from typing import Any
 
 import numpy as np
 
 from attnmath._examine.layer import layer
-from attnmath._examine.layer.layer import LayerCase, LayerSteps, weight_gradient
-from attnmath._examine.layer.wrong_matrices import MATRIX_MISTAKES, MULTI, VJP, WEIGHT_MATRICES
+from attnmath._examine.layer.layer import LAYER_STEPS, LayerCase, LayerSteps
 from attnmath._examine.mistakes.mistakes import MISTAKES
 from attnmath._examine.problems.case import Conventions
-from attnmath._examine.problems.steps import Forms, Mistake, StepChanges, Steps, Wordings, multiplied, only
+from attnmath._examine.problems.steps import Forms, Mistake, StepChanges, Steps, Wordings, bind, multiplied, only
 from attnmath._formulas.heads import Weights
 from attnmath._words.arrays import T
 
-SELF_VJP, ENCODER = "chapters/inputs.md, eq:self_attention_vjp", "chapters/cross.md"
-PARAMETER_GRADIENTS = tuple(f"d{name}" for name in Weights._fields)
+MULTI, VJP = "chapters/heads.md, eq:multihead_map", "chapters/heads.md, eq:multihead_vjp"
+MATRICES, BIASES = Weights._fields[:4], Weights._fields[4:]
+# Letters that do not reach the output.
+AFTER = {x for x in LAYER_STEPS if x[0] == "d" or "_back" in x or x.startswith("by_")}
+Holds = Callable[[LayerCase], bool]
+WHEN: dict[str, Holds] = {
+    "always": lambda case: True,
+    "self": lambda case: case.Z is None,
+    "cross": lambda case: case.Z is not None,
+    "alike": lambda case: case.Z is not None and case.X.shape == case.Z.shape,  # X and Z can be mixed up
+    "turns": lambda case: case.rotary is not None,
+}
 
 
-def self_alone(case: LayerCase) -> bool:
-    """Self-attention."""
-    return case.Z is None
+def edit(name: str, title: str, cure: str, change: StepChanges, when: str | Holds = "always") -> Mistake:
+    """A mistake with one form, in the problems that have room for it."""
+    forms = only(change, WHEN[when] if isinstance(when, str) else when)
+    return Mistake(name, title, forms, VJP if change.keys() <= AFTER else MULTI, cure)
 
 
-def cross_alone(case: LayerCase) -> bool:
-    """Keys and values from other tokens."""
-    return case.Z is not None
+# ---- operators ----------------------------------------------------------------------------------
 
 
-def same_shape(case: LayerCase) -> bool:
-    """Cross-attention in which X and Z could be mixed up."""
-    return case.Z is not None and case.X.shape == case.Z.shape
+def exchanged(moves: dict[str, str]) -> StepChanges:
+    """Each letter has the value of another one's step."""
+    return {a: bind(lambda s, x, b: s.table[b](s), b) for a, b in moves.items()}
 
 
-def turns(case: LayerCase) -> bool:
-    """A rotary embedding."""
-    return case.rotary is not None
+def lost(*letters: str) -> StepChanges:
+    """Nothing arrives."""
+    return multiplied(*letters, by=lambda s: 0)
 
 
-def other_pairing(s: Steps, pairing: str) -> str:
-    """The one that it is not."""
-    return "interleaved" if pairing == "half" else "half"
+def mean(letters: tuple[str, ...], axes: int) -> StepChanges:
+    """A mean over sequences, or over all tokens, instead of a sum."""
+    return {x: lambda s, y: None if y is None else y / prod(s.given.X.shape[:axes]) for x in letters}
 
 
-def per_head(s: Steps, x: np.ndarray | None) -> np.ndarray | None:
-    """The bias as often as there are heads."""
-    return None if x is None else s.H * x
+def from_tokens(tokens: str, a: str) -> StepChanges:
+    """The gradient of a projection that is built from other tokens."""
+    return {f"dW_{a}": lambda s, x: layer.weight_gradient(getattr(s, tokens), getattr(s, f"d{a}_flat"), len(x))}
 
 
-# ---- what is left out ---------------------------------------------------------------------------
+def of_all_heads(turn: Callable[[np.ndarray], np.ndarray], name: str) -> Callable[[Any, Any], Any]:
+    """A step that turns the matrix of all heads: of W_Q, W_K, W_V (d, H k), of W_O (H k, d)."""
+    def turned(s: Any, W: np.ndarray) -> np.ndarray:
+        M = turn(layer.one_below_another(W) if name == "W_O" else layer.side_by_side(W))
+        return M.reshape(W.shape) if name == "W_O" else layer.by_head(M, len(W))
+
+    return turned
+
+
+def transposed(M: np.ndarray) -> np.ndarray:
+    """Transposed, if it is square."""
+    return M.T if len(M) == M.shape[1] else M
+
+
+def several(*forms: tuple[str, StepChanges]) -> Forms:
+    """A mistake with several forms."""
+    return lambda case, means: iter(forms)
+
+
+def used_turned(*names: str) -> tuple[str, StepChanges]:
+    """Matrices that are used transposed, both ways."""
+    turns = {x: of_all_heads(transposed, x) for x in names}
+    return ", ".join(names), turns | {f"d{x}": turn for x, turn in turns.items()}
+
+
+def rearranged_heads(memory: str, flat: str) -> dict[str, StepChanges]:
+    """Heads whose numbers (b, H, n, k) are read with other axes, and put together with those that are last.
+
+    They are split, put together, or both, in this way; forward and back, or back alone.
+    """
+    def merge(x: np.ndarray) -> np.ndarray:
+        size = dict(zip("bHnk", x.shape))
+        x = x.reshape([size[c] for c in memory]).transpose([memory.index(c) for c in flat])
+        return x.reshape(size["b"], size["n"], -1)
+
+    def split(x: np.ndarray, H: int) -> np.ndarray:
+        size = dict(zip("bnHk", (*x.shape[:2], H, x.shape[2] // H)))
+        x = x.reshape([size[c] for c in flat]).transpose([flat.index(c) for c in memory])
+        return x.reshape([size[c] for c in "bHnk"])
+
+    split_back: StepChanges = {"merge_back": lambda s, x: split}
+    merge_back: StepChanges = {"split_back": lambda s, x: merge}
+    merged = {"merge": merge_back["split_back"], **split_back}
+    parted = {"split": split_back["merge_back"], **merge_back}
+    return {"heads_merged_{}": merged, "heads_split_{}": parted, "heads_all_{}": {**merged, **parted},
+            "heads_split_{}_back": split_back, "heads_merged_{}_back": merge_back}
+
+
+PLACES = {
+    "heads_merged_{}": "the outputs of the heads are put together",
+    "heads_all_{}": "heads are split and put together",
+    "heads_split_{}": "queries, keys and values are split into heads",
+    "heads_split_{}_back": "the way back splits dY W_O^T into heads",
+    "heads_merged_{}_back": "the way back puts dQ, dK and dV together",
+}
+ORDERS = {
+    "interleaved": ("bHnk", "bnkH", "every H-th entry to a head", "entry c of head h stands at h d_k + c"),
+    "by_view": ("bnHk", "bnHk", "without exchanging axes: tokens and heads mix",
+                "(b, n, H k) and (b, n, H, k) are the same in memory, (b, H, n, k) is not: exchange n and H"),
+    "across_batch": ("Hbnk", "bnHk", "with the axes of batch and heads exchanged: sequences mix",
+                     "(b H, n, k) is (b, H, n, k), not (H, b, n, k)"),
+}
+
+
+def blocks_exchanged(case: LayerCase, means: Conventions) -> Wordings:
+    """W_Q, W_K and W_V, or two of them, at each other's places."""
+    for order in list(permutations("QKV"))[1:]:
+        move = {a: b for a, b in zip("QKV", order) if a != b}
+        for words, parts in {"weights and biases": "Wb", "weights": "W", "biases": "b"}.items():
+            if alike(case, parts, *move):
+                moved = {f"{p}_{a}": f"{p}_{b}" for p in parts for a, b in move.items()}
+                back = exchanged({f"d{b}": f"d{a}" for a, b in moved.items()})
+                yield f"{words} of Q, K, V used in the order {', '.join(order)}", {**exchanged(moved), **back}
+
+
+def gradients_exchanged(case: LayerCase, means: Conventions) -> Wordings:
+    """Two gradients at each other's places."""
+    for (a, b), parts in ((pair, parts) for pair in combinations("QKV", 2) for parts in ("Wb", "W")):
+        if alike(case, parts, a, b):
+            change = exchanged({f"d{p}_{x}": f"d{p}_{y}" for p in parts for x, y in ((a, b), (b, a))})
+            yield f"dW_{a} and dW_{b}", change
+
+
+def alike(case: LayerCase, parts: str, *letters: str) -> bool:
+    """Whether these weights are there, and have the same shape."""
+    shapes = [[getattr(getattr(case.W, f"{p}_{a}"), "shape", None) for a in letters] for p in parts]
+    return all(len({*x}) == 1 and None not in x for x in shapes)
 
 
 def dW_K_without_b_Q(case: LayerCase, means: Conventions) -> Wordings:
     """The closed form for a layer without biases."""
-    def dkeys(s: Steps) -> np.ndarray:
-        Q = layer.rotated(s.split(layer.projected(s.X, s.W_Q, None), s.H), s)
+    def dkeys(s: Any, x: Any) -> np.ndarray:
+        Q = layer.rotated(s.split(layer.projected(s.X, s.W_Q, None), s.H), s.cos, s.sin, s.pairing)
         return s.gamma_back * T(s.dA) @ Q
 
-    def dW_K(s: Steps, x: np.ndarray) -> np.ndarray:
-        dK = layer.summed_by_owner(dkeys(s), s.owner_back, s.G)
-        return weight_gradient(s.Z, s.split_back(layer.rotated_back(dK, s)), s.G)
-
+    alone: StepChanges = {"dW_K": lambda s, x: s.apart(alone, {"dkeys": dkeys}).dW_K}
     if case.W.b_Q is not None:
-        yield "in dW_K alone", {"dW_K": dW_K}
-        yield "in all that dK reaches", {"dkeys": lambda s, x: dkeys(s)}
+        yield "in dW_K alone", alone
+        yield "in all that dK reaches", {"dkeys": dkeys}
 
 
 def one_entry(name: str) -> Forms:
     """A gradient of one entry of the batch alone."""
-    def forms(case: LayerCase, means: Conventions) -> Wordings:
-        for at in (0, -1):
-            def of_one(s: Steps, x: np.ndarray | None, at: int = at) -> np.ndarray | None:
-                if x is None:
-                    return None
-                keep = s.given.keep
-                keep = keep[at][None] if keep is not None and len(keep) > 1 else keep
-                Z = None if s.given.Z is None else s.given.Z[at][None]
-                X, dY = s.given.X[at][None], s.given.dY[at][None]
-                return getattr(LayerSteps(replace(s.given, X=X, Z=Z, dY=dY, keep=keep), s.means), name)
+    def of_one(s: Steps, x: np.ndarray | None, at: int) -> np.ndarray | None:
+        given, one = s.given, slice(at, at + 1 or None)
+        keep = given.keep if given.keep is None or len(given.keep) == 1 else given.keep[one]
+        Z = None if given.Z is None else given.Z[one]
+        some = replace(given, X=given.X[one], Z=Z, dY=given.dY[one], keep=keep)
+        return None if x is None else getattr(LayerSteps(some, s.means), name)
 
-            yield "the first" if at == 0 else "the last", {name: of_one}
-
-    return forms
+    return several(("the first", {name: bind(of_one, 0)}), ("the last", {name: bind(of_one, -1)}))
 
 
-def lost(*names: str) -> StepChanges:
-    """Nothing arrives."""
-    return multiplied(*names, by=lambda s: 0)
+def per_weight(x: str) -> Iterator[Mistake]:
+    """The mistakes that each weight and its gradient may have."""
+    def there(case: LayerCase) -> bool:
+        return getattr(case.W, x) is not None
+
+    if x != "b_K":  # whose gradient is 0
+        yield edit(f"d{x}_missing", f"{x} gets no gradient", f"do not detach {x}", lost(f"d{x}"), there)
+    yield edit(f"d{x}_batch_mean", f"d{x} is a mean over the batch instead of a sum", SUM, mean((f"d{x}",), 1))
+    yield Mistake(f"d{x}_one_entry", f"d{x} comes from one entry of the batch alone", one_entry(f"d{x}"), VJP, SUM)
+    if x in MATRICES:
+        turned, misread = of_all_heads(transposed, x), of_all_heads(lambda M: M.T.reshape(M.shape), x)
+        forms = several(("", {f"d{x}": turned}), ("the numbers are read in the other order", {f"d{x}": misread}))
+        yield Mistake(f"d{x}_transposed", f"d{x} is transposed", forms, VJP, f"d{x} has the shape of {x}")
+    else:
+        no = {x: lambda s, b: None, f"d{x}": lambda s, db: np.zeros_like(getattr(s.given.W, x))}
+        yield edit(f"{x}_missing", f"the bias {x} is not used", f"add {x}", no, there)
 
 
-def bias_unused(name: str) -> Forms:
-    """A bias is not added, and gets no gradient."""
-    no = {name: lambda s, b: None, f"d{name}": lambda s, db: np.zeros_like(getattr(s.given.W, name))}
-    return only(no, lambda case: getattr(case.W, name) is not None)
+def no_turn(end: str) -> StepChanges:
+    """Angles of 0, from here on."""
+    return {f"cos{end}": lambda s, x: np.ones_like(x), f"sin{end}": lambda s, x: np.zeros_like(x)}
 
 
-def bias_gradient_missing(name: str) -> Forms:
-    """A bias is added, and gets no gradient."""
-    return only(lost(f"d{name}"), lambda case: getattr(case.W, name) is not None)
-
-
-def mean(names: tuple[str, ...], count: Callable[[LayerCase], int]) -> StepChanges:
-    """A mean instead of a sum."""
-    return {x: lambda s, y: None if y is None else y / count(s.given) for x in names}
-
-
-def over_batch(case: LayerCase) -> int:
-    """How many sequences."""
-    return len(case.X)
-
-
-def over_all(case: LayerCase) -> int:
-    """How many tokens ask."""
-    return len(case.X) * case.X.shape[1]
-
-
+OTHER = {"half": "interleaved", "interleaved": "half"}
+DW, DB = tuple(f"d{x}" for x in Weights._fields), tuple(f"d{x}" for x in BIASES)
+SUM, TURN = "sum over batch and tokens", "turn queries and keys alone, both"
+PAIRS = "half: entry c with c + d_k/2; interleaved: 2 c with 2 c + 1"
 LAYER_MISTAKES: list[Mistake] = [
-    *MATRIX_MISTAKES,
-    # tokens
-    Mistake("dW_K_from_X", "dW_K is built from the decoder's tokens X instead of Z",
-            only({"dW_K": lambda s, x: weight_gradient(s.X, s.dK_flat, s.G)}, same_shape), VJP, "dW_K = Z^T dK"),
-    Mistake("dW_V_from_X", "dW_V is built from the decoder's tokens X instead of Z",
-            only({"dW_V": lambda s, x: weight_gradient(s.X, s.dV_flat, s.G)}, same_shape), VJP, "dW_V = Z^T dV"),
-    Mistake("dW_KV_from_X", "dW_K and dW_V are built from the decoder's tokens X instead of Z",
-            only({"dW_K": lambda s, x: weight_gradient(s.X, s.dK_flat, s.G),
-                 "dW_V": lambda s, x: weight_gradient(s.X, s.dV_flat, s.G)}, same_shape), VJP, "dW_K = Z^T dK"),
-    Mistake("dW_Q_from_Z", "dW_Q is built from the encoder's tokens Z instead of X",
-            only({"dW_Q": lambda s, x: weight_gradient(s.Z, s.dQ_flat, s.H)}, same_shape), VJP, "dW_Q = X^T dQ"),
-    Mistake("dX_dZ_exchanged", "dX and dZ stand at each other's places",
-            only({"dX": lambda s, x: s.by_K + s.by_V, "dZ": lambda s, x: s.by_Q}, same_shape), ENCODER,
-            "X asks, Z answers"),
-    Mistake("Z_ignored", "keys and values come from X instead of Z",
-            only({"Z": lambda s, x: s.X, "dX": lambda s, x: s.by_Q + s.by_K + s.by_V, "dZ": lambda s, x: 0 * x},
-                same_shape), ENCODER, "keys and values come from Z"),
-    # paths and sums
-    *(Mistake(f"dX_misses_{x}", f"dX misses the path through the {word}", only(lost(f"by_{x}"), self_alone),
-              SELF_VJP, "dX is the sum of three paths: queries, keys, values")
-      for x, word in (("Q", "queries"), ("K", "keys"), ("V", "values"))),
-    *(Mistake(f"dZ_misses_{x}", f"dZ misses the path through the {word}", only(lost(f"by_{x}"), cross_alone),
-              ENCODER, "dZ is the sum of two paths: keys and values")
-      for x, word in (("K", "keys"), ("V", "values"))),
-    Mistake("dX_missing", "nothing comes back to X through the queries", only(lost("by_Q"), cross_alone),
-            VJP, "dX = sum dQ_h W_Q,h^T"),
-    Mistake("dZ_missing", "nothing comes back to Z", only(lost("dZ"), cross_alone), ENCODER,
-            "do not detach Z"),
-    Mistake("dX_zero", "nothing comes back to X", only(lost("dX"), self_alone), SELF_VJP, "do not detach X"),
-    Mistake("dX_missing", "nothing comes back to the tokens", only(lost("dX", "dZ"), cross_alone), ENCODER,
-            "do not detach the tokens"),
-    Mistake("residual_inside", "the layer adds its own input: Y + X",
-            only({"Y": lambda s, Y: Y + s.X, "dX": lambda s, x: x + s.dY}), MULTI,
-            "examine the layer without its residual connection"),
-    Mistake("residual_back", "dX contains the gradient of a residual connection that the layer does not have",
-            only({"dX": lambda s, x: x + s.dY}), SELF_VJP, "dX without dY"),
-    # biases
+    # the heads and the way through W_O
+    edit("W_O_untransposed", "the way back uses W_O, not its transpose", "dO = dY W_O^T",
+         {"W_O_back": lambda s, x: transposed(x)}),
+    edit("W_O_ignored_back", "the way back leaves out W_O: dO = dY", "dO = dY W_O^T",
+         {"W_O_back": lambda s, x: np.eye(len(x)) if len(x) == x.shape[1] else x}),
+    *(edit(name.format(order), f"{PLACES[name]} {words}", cure, change)
+      for order, (memory, flat, words, cure) in ORDERS.items()
+      for name, change in rearranged_heads(memory, flat).items()),
+    # each weight, and blocks of them
+    *(mistake for x in Weights._fields for mistake in per_weight(x)),
+    Mistake("W_used_transposed", "a weight matrix is used transposed", several(
+        *map(used_turned, MATRICES), used_turned(*MATRICES[:3]), used_turned(*MATRICES)), MULTI,
+        "x W, where a linear layer of PyTorch keeps W^T"),
+    edit("W_O_transposed_once", "W_O is used transposed in the way forward alone", "Y = sum O_h W_O,h",
+         {"W_O": of_all_heads(transposed, "W_O"),
+          "W_O_back": lambda s, x: T(layer.one_below_another(s.given.W.W_O))}),
+    Mistake("blocks_exchanged", "blocks of the projections stand at each other's places", blocks_exchanged,
+            MULTI, "look up the order in which queries, keys and values are packed"),
+    Mistake("gradients_exchanged", "two gradients of weights stand at each other's places", gradients_exchanged,
+            VJP, "look up the order in which they are returned"),
     Mistake("dW_K_without_b_Q", "dW_K leaves out the bias of the queries", dW_K_without_b_Q, VJP,
             "dK = gamma dA^T Q, with the bias b_Q in Q"),
-    *(Mistake(f"{x}_missing", f"the bias {x} is not used", bias_unused(x), MULTI, f"add {x}")
-      for x in ("b_Q", "b_K", "b_V", "b_O")),
-    *(Mistake(f"d{x}_missing", f"the bias {x} gets no gradient", bias_gradient_missing(x), VJP,
-              f"sum over all tokens of the batch for d{x}") for x in ("b_Q", "b_V", "b_O")),
-    Mistake("b_O_per_head", "the bias b_O is added once for every head",
-            only({"Y": lambda s, Y: Y if s.b_O is None else Y + (s.H - 1) * s.b_O, "db_O": per_head}), MULTI,
-            "add b_O once, after the sum over the heads"),
-    *(Mistake(f"d{x}_missing", f"{x} gets no gradient", only(lost(f"d{x}")), VJP, f"do not detach {x}")
-      for x in WEIGHT_MATRICES),
-    # the batch
-    *(Mistake(name, f"gradients of {which} are means over {what} instead of sums", only(mean(letters, count)), VJP,
-              f"sum over {over}") for name, which, what, letters, count, over in (
-        ("batch_mean", "weights", "the batch", PARAMETER_GRADIENTS, over_batch, "the batch"),
-        ("token_mean", "weights", "all tokens", PARAMETER_GRADIENTS, over_all, "batch and tokens"),
-        ("bias_mean", "biases", "all tokens", PARAMETER_GRADIENTS[4:], over_all, "batch and tokens"),
-        ("bias_batch_mean", "biases", "the batch", PARAMETER_GRADIENTS[4:], over_batch, "batch and tokens"))),
-    *(Mistake(f"{x}_batch_mean", f"{x} is a mean over the batch instead of a sum",
-              only(mean((x,), over_batch)), VJP, "sum over the batch") for x in PARAMETER_GRADIENTS),
-    *(Mistake(f"{x}_one_entry", f"{x} comes from one entry of the batch alone", one_entry(x), VJP,
-              "sum over the batch") for x in PARAMETER_GRADIENTS),
+    edit("b_O_per_head", "the bias b_O is added once for every head", "add b_O once, after the sum over the heads",
+         {"Y": lambda s, Y: Y + (s.H - 1) * s.b_O, "db_O": lambda s, x: s.H * x},
+         lambda case: case.W.b_O is not None),
+    *(edit(f"{name}_mean", f"gradients of {which} are means over {what} instead of sums", SUM,
+           mean(letters, axes)) for name, which, what, letters, axes in (
+        ("batch", "weights", "the batch", DW, 1), ("token", "weights", "all tokens", DW, 2),
+        ("bias", "biases", "all tokens", DB, 2), ("bias_batch", "biases", "the batch", DB, 1))),
+    # tokens and paths
+    *(edit(f"dW_{a}_from_{x}", f"dW_{a} is built from {x} instead of {right}", f"dW_{a} = {right}^T d{a}",
+           from_tokens(x, a), "alike")
+      for a, x, right in (("K", "X", "Z"), ("V", "X", "Z"), ("Q", "Z", "X"))),
+    edit("dX_dZ_exchanged", "dX and dZ stand at each other's places", "X asks, Z answers",
+         exchanged({"dX": "dZ", "dZ": "dX"}), "alike"),
+    edit("Z_ignored", "keys and values come from X instead of Z", "keys and values come from Z",
+         {"Z": lambda s, x: s.X, "dX": lambda s, x: s.by_Q + s.by_K + s.by_V, "dZ": lambda s, x: 0 * x}, "alike"),
+    *(edit(f"{x}_misses_{a}", f"{x} misses the path through the {word}", f"{x} is a sum over its paths",
+           lost(f"by_{a}"), when)
+      for x, when in (("dX", "self"), ("dZ", "cross"))
+      for a, word in (("Q", "queries"), ("K", "keys"), ("V", "values")) if x + a != "dZQ"),
+    *(edit(name, f"nothing comes back to {what}", "do not detach the tokens", lost(*letters), when)
+      for name, what, letters, when in (
+        ("dX_missing", "X through the queries", ["by_Q"], "cross"), ("dZ_missing", "Z", ["dZ"], "cross"),
+        ("dX_zero", "X", ["dX"], "self"), ("dX_missing", "the tokens", ["dX", "dZ"], "cross"))),
+    edit("residual_inside", "the layer adds its own input: Y + X",
+         "examine the layer without its residual connection",
+         {"Y": lambda s, Y: Y + s.X, "dX": lambda s, x: x + s.dY}),
+    edit("residual_back", "dX contains the gradient of a residual connection that the layer does not have",
+         "dX without dY", {"dX": lambda s, x: x + s.dY}),
     # rotary embedding
-    Mistake("rope_not_pulled_back", "the rotary embedding is not undone on the way back",
-            only({"cos_back": lambda s, x: np.ones_like(x), "sin_back": lambda s, x: np.zeros_like(x)}, turns),
-            VJP, "turn dQ and dK back by the same angles"),
-    Mistake("rope_back_sign", "the way back turns dQ and dK forward once more",
-            only({"sin_back": lambda s, x: -x}, turns), VJP, "turn dQ and dK back: the sine changes its sign"),
-    Mistake("rope_sign", "the rotary embedding turns the other way", only({"sin": lambda s, x: -x}, turns),
-            MULTI, "q cos + turned(q) sin, where turned(q) is (-second half, first half)"),
-    Mistake("rope_pairing", "the rotary embedding pairs other entries: half and interleaved are mixed up",
-            only({"pairing": other_pairing}, turns), MULTI,
-            "half: entry c with c + d_k/2; interleaved: 2 c with 2 c + 1"),
-    Mistake("rope_pairing_back", "the way back pairs other entries in the rotary embedding",
-            only({"pairing_back": other_pairing}, turns), VJP, "the same pairs in both directions"),
-    Mistake("rope_halves_back", "the way back takes the sine after the turn, where its halves differ",
-            only({"dQ": lambda s, x: x, "sin_back": lambda s, x: np.roll(x, x.shape[-1] // 2, -1)}, turns), VJP,
-            "dq cos + (dq sin) turned back"),
-    Mistake("rope_missing", "there is no rotary embedding",
-            only({"cos": lambda s, x: np.ones_like(x), "sin": lambda s, x: np.zeros_like(x)}, turns), MULTI,
-            "turn queries and keys"),
-    Mistake("rope_keys_missing", "the rotary embedding does not turn the keys",
-            only({"K": lambda s, x: s.K_unturned, "dK_flat": lambda s, x: s.split_back(s.dK)}, turns), MULTI,
-            "turn queries and keys"),
-    Mistake("rope_values", "the rotary embedding turns the values too",
-            only({"V": lambda s, x: layer.rotated(x, s),
-                 "dV_flat": lambda s, x: s.split_back(layer.rotated_back(s.dV, s))}, turns), MULTI,
-            "turn queries and keys alone"),
+    edit("rope_not_pulled_back", "the rotary embedding is not undone on the way back",
+         "turn dQ and dK back by the same angles", no_turn("_back"), "turns"),
+    edit("rope_back_sign", "the way back turns dQ and dK forward once more", "the sine changes its sign",
+         {"sin_back": lambda s, x: -x}, "turns"),
+    edit("rope_sign", "the rotary embedding turns the other way",
+         "q cos + turned(q) sin, where turned(q) is (-second half, first half)", {"sin": lambda s, x: -x},
+         "turns"),
+    edit("rope_pairing", "the rotary embedding pairs other entries: half and interleaved are mixed up", PAIRS,
+         {"pairing": lambda s, x: OTHER[x]}, "turns"),
+    edit("rope_pairing_back", "the way back pairs other entries in the rotary embedding", PAIRS,
+         {"pairing_back": lambda s, x: OTHER[x]}, "turns"),
+    edit("rope_halves_back", "the way back takes the sine after the turn, where its halves differ",
+         "dq cos + (dq sin) turned back", {"sin_back": lambda s, x: np.roll(x, x.shape[-1] // 2, -1)}, "turns"),
+    edit("rope_missing", "there is no rotary embedding", TURN, no_turn(""), "turns"),
+    edit("rope_keys_missing", "the rotary embedding does not turn the keys", TURN,
+         {"K": lambda s, x: s.K_unturned, "dK_flat": lambda s, x: s.split_back(s.dK)}, "turns"),
+    edit("rope_values", "the rotary embedding turns the values too", TURN,
+         {"V": lambda s, x: layer.rotated(x, s.cos, s.sin, s.pairing), "dV_flat": lambda s, x: s.split_back(
+             layer.rotated(s.dV, s.cos_back, s.sin_back, s.pairing_back, back=True))}, "turns"),
 ]
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,14 @@ from attnmath._examine.problems.case import Conventions
 from attnmath._examine.report.report import UNLISTED, Finding, Report, TriedProblem
 from attnmath._formulas.heads import Weights
 from attnmath._words.tolerance import CONSTANT
-from attnmath.rounding.formats import nearest, unit_roundoff
+from attnmath.rounding.formats import nearest, ratio, unit_roundoff
 
 LENGTHS = 5, 8, 16, 9, 49, 64, 17, 4, 50, 196, 128
 NOTHING: Any = Weights._make([None] * len(Weights._fields))  # which weight is which is not known
 PROBLEMS = 3
+SHAPES: list[Callable[[int, int], tuple[int, ...]]] = [  # of tokens: n and d
+    lambda n, d: (2, n, d), lambda n, d: (n, d), lambda n, d: (2, d, n, n), lambda n, d: (2, n, n, d),
+]
 ZERO = 8.0  # roundings of the size that a gradient can have: below, it is as good as 0
 LIMIT = 16.0  # times the error of the reference itself, of the largest in an array
 
@@ -30,59 +33,43 @@ class OwnFunction:
 
     def __init__(self, own: OwnLayer, dtype: str, seed: int) -> None:
         self.own, self.dtype, self.rng = own, dtype, np.random.default_rng(seed)
-        self.why = "it takes no tokens that were tried"
-        self.wide = "float64"
-        self.layer, self.sizes = self._found()
+        self.why, self.wide, self.layer = "it takes no tokens that were tried", "float64", None
+        self.sizes: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        for way, shape in product(own.ways(), SHAPES):
+            if not self.sizes:
+                layer = own.layer(way, "bnd", lambda x: NOTHING)
+                self.sizes = list(islice(self._taken(layer, shape), PROBLEMS))
+                self.layer = layer if self.sizes else None
 
-    def _found(self) -> tuple[Layer | None, list[tuple[tuple[int, ...], ...]]]:
-        """How it is called, and the shapes of X and Z that it takes, the first of some kinds."""
-        widths = list(dict.fromkeys(n for w in self.own.weights.values() for n in reversed(w.shape)))
-        shapes: list[Callable[[int, int], tuple[int, ...]]] = [
-            lambda n, d: (2, n, d), lambda n, d: (n, d), lambda n, d: (2, d, n, n), lambda n, d: (2, n, n, d),
-        ]
-        for way, shape in product(self.own.ways(), shapes):
-            layer = self.own.layer(way, "bnd", lambda x: NOTHING)
-            found: list[tuple[tuple[int, ...], ...]] = []
-            for d, d_z in product(widths, widths if way.cross else [0]):
-                for n in LENGTHS:
-                    lengths = (shape(n + 2, d_z), shape(n, d_z)) if way.cross else ((),)
-                    tried = next(([shape(n, d), z] for z in lengths if self._takes(layer, shape(n, d), z)), None)
-                    found += [tuple(tried)] if tried else []
-                    if len(found) == PROBLEMS:
-                        break
-                if found:
-                    return layer, found
-        return None, []
-
-    def _takes(self, layer: Layer, x: tuple[int, ...], z: tuple[int, ...]) -> bool:
-        """Whether it answers in this way, with numbers of its own format, or at least in float32."""
-        for dtype in dict.fromkeys(("float64", self.dtype)):
-            try:
-                Y = forward(layer, self.case(layer, x, z), dtype)
-            except Broken as broken:
-                self.why = broken.fault.sentence
-                continue
-            self.wide = dtype
-            return Y.size > 0
-        return False
+    def _taken(self, layer: Layer, shape: Callable) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """The shapes of X and Z that it takes in its own format, or at least in float32."""
+        widths = dict.fromkeys(n for w in self.own.weights.values() for n in reversed(w.shape))
+        for d, d_z, n in product(widths, widths if layer.cross else [0], LENGTHS):
+            lengths = (shape(n + 2, d_z), shape(n, d_z)) if layer.cross else ((),)
+            for z, dtype in product(lengths, dict.fromkeys(("float64", self.dtype))):
+                try:
+                    size = forward(layer, self.case(layer, shape(n, d), z), dtype).size
+                except Broken as broken:
+                    self.why, size = broken.fault.sentence, 0
+                if size:
+                    self.wide = dtype
+                    yield shape(n, d), z
+                    break
 
     def case(self, layer: Layer, x: tuple[int, ...], z: tuple[int, ...]) -> LayerCase:
         """A problem of these shapes; dY comes later."""
         def normal(*shape: int, by: float = 1.0) -> np.ndarray:
             return nearest(by * self.rng.normal(size=shape), self.dtype)
 
-        width = x[-1] ** -0.5
-        numbers = {k: normal(*s, by=width if len(s) > 1 else 0.5) for k, s in layer.shapes.items()}
+        numbers = {k: normal(*s, by=x[-1] ** -0.5 if len(s) > 1 else 0.5) for k, s in layer.shapes.items()}
         X, name = normal(*x), f"tokens {x}" + f", {z}" * bool(z)
         return LayerCase(X, normal(*z) if z else None, NOTHING, X, numbers=numbers, name=name)
 
-    def cases(self) -> Iterator[LayerCase]:
+    def cases(self, layer: Layer) -> Iterator[LayerCase]:
         """A problem of each of its sizes, and one with larger tokens."""
         for i, (x, z) in enumerate([*self.sizes, self.sizes[0]]):
-            assert self.layer is not None
-            case = self.case(self.layer, x, z)
-            Y = forward(self.layer, case, self.wide)
-            dY = nearest(self.rng.normal(size=Y.shape), self.dtype)
+            case = self.case(layer, x, z)
+            dY = nearest(self.rng.normal(size=forward(layer, case, self.wide).shape), self.dtype)
             yield replace(case, dY=dY, X=nearest(case.X * (2 if i == len(self.sizes) else 1), self.dtype))
 
 
@@ -118,20 +105,16 @@ def own_findings(f: OwnFunction) -> tuple[list[Finding], list[TriedProblem]]:
     layer = f.layer
     if layer is None:
         return [Finding("contract", "raises", f.why)], []
-    off: dict[str, float] = {}
-    wrong: dict[str, float] = {}
-    problems = []
-    for case in f.cases():
+    off, wrong, problems = dict[str, float](), dict[str, float](), []
+    for case in f.cases(layer):
         if problem := _unlike_itself(layer, case, f.wide):
             return [problem], []
         each = dict(_errors(f, layer, case))
-        for name, (error, beyond) in each.items():
-            off[name] = max(off.get(name, 0.0), error)
-            if beyond:
-                wrong[name] = max(wrong.get(name, 0.0), error)
-        bad = any(beyond for _, beyond in each.values())
+        beyond = {name: error for name, (error, far) in each.items() if far}
+        off |= {name: max(off.get(name, 0.0), error) for name, (error, _) in each.items()}
+        wrong |= {name: max(wrong.get(name, 0.0), error) for name, error in beyond.items()}
         ratios = {f"d{name}": x for name, (x, _) in each.items()}
-        problems.append(TriedProblem(case.name, frozenset({"gaussian"}), ratios, not bad))
+        problems.append(TriedProblem(case.name, frozenset({"gaussian"}), ratios, not beyond))
     evidence = (f"in {len(problems)} problems, differences of its output in {f.wide} are off from its gradients,"
                 " of their size, by: " + ", ".join(f"d{name} {x:.1g}" for name, x in off.items()))
     where = "its output is not that of attention in the form of the list"
@@ -193,17 +176,16 @@ def _change(
     layer: Layer, case: LayerCase, name: str, direction: np.ndarray, dtype: str
 ) -> Callable[[float], float]:
     """h -> the change of <dY, Y> between -h and h in a direction of one argument."""
+    def moved(by: np.ndarray) -> LayerCase:
+        if name in case.numbers:
+            return replace(case, numbers={**case.numbers, name: case.numbers[name] + by})
+        return replace(case, **{name: getattr(case, name) + by})
+
     def change(h: float) -> float:
-        up, down = (forward(layer, _moved(case, name, t * direction), dtype) for t in (h, -h))
+        up, down = (forward(layer, moved(t * direction), dtype) for t in (h, -h))
         return float(((up - down) * case.dY).sum())
 
     return change
-
-
-def _moved(case: LayerCase, name: str, by: np.ndarray) -> LayerCase:
-    if name in case.numbers:
-        return replace(case, numbers={**case.numbers, name: case.numbers[name] + by})
-    return replace(case, X=case.X + by) if name == "X" else replace(case, Z=case.context + by)
 
 
 # ---- beside a reference -------------------------------------------------------------------------
@@ -216,23 +198,18 @@ def beside_reference(f: OwnFunction, reference: OwnLayer) -> tuple[list[Finding]
         return [Finding("contract", "raises", f.why if f.layer is None else f"the reference: {g.why}")], []
     problems, far, size = [], dict[str, float](), unit_roundoff(f.dtype)
     measured = f.dtype if size >= unit_roundoff("float32") else "float32"
-    for case in f.cases():
+    for case in f.cases(f.layer):
         try:
             want, rough = (_everything(g.layer, case, x) for x in (g.wide, measured))
             got = _everything(f.layer, case, f.dtype)
         except Broken as broken:
             problems.append(TriedProblem(case.name, frozenset(), {}, False, broken.fault.sentence))
             continue
-        ratios = {}
-        for name, y in want.items():
-            noise = abs(rough[name] - y).max(initial=0.0) * size / unit_roundoff(measured)
-            allowed = LIMIT * noise + 4 * size * abs(y).max(initial=0.0)
-            off = abs(got[name] - y).max(initial=0.0) if got[name].shape == y.shape else np.inf
-            ratio = 0.0 if off == 0 else off / allowed if allowed else np.inf
-            ratios[name] = float(np.nan_to_num(ratio, nan=np.inf))
+        noise = {x: LIMIT * abs(rough[x] - y).max(initial=0.0) / unit_roundoff(measured) for x, y in want.items()}
+        allowed = {x: np.full(y.shape, size * (noise[x] + 4 * abs(y).max(initial=0.0))) for x, y in want.items()}
+        ratios = {x: ratio(got[x], y, allowed[x]) if got[x].shape == y.shape else np.inf for x, y in want.items()}
         far |= {name: max(x, far.get(name, 0.0)) for name, x in ratios.items() if x > 1}
-        passed = not any(x > 1 for x in ratios.values())
-        problems.append(TriedProblem(case.name, frozenset({"gaussian"}), ratios, passed))
+        problems.append(TriedProblem(case.name, frozenset({"gaussian"}), ratios, max(ratios.values()) <= 1))
     found = [Finding("convention", "reference", f"judged beside the reference {reference.name}, in {g.wide}")]
     if far:
         much = ", ".join(f"{name} {x:.3g} times" for name, x in far.items())

@@ -5,6 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from attnmath._examine.contract.state import Kept
 from attnmath._examine.layer.layer import Layer
 from attnmath._examine.layer.weight_layouts import our_name
 from attnmath._formulas.heads import Weights
@@ -53,6 +56,7 @@ class OwnLayer:
     causal: bool | None = None
     layout: str | None = None
     reading: tuple[str, str] | None = None
+    kept: Kept = field(default_factory=Kept)  # the state of the process while it is called
     notes: dict[str, str] = field(default_factory=dict)  # what was seen when it was called
 
     @property
@@ -89,14 +93,10 @@ class OwnLayer:
         needed = [p.name for p in given if p.default is p.empty and p.kind in kinds]
         tokens = [x for x in needed if not any(word in x for word in MASKING)]
         left = tuple((x, None) for x in needed if x not in tokens)
-        found = []
-        if 1 <= len(tokens) <= 3:
-            found.append(Way(("X", "Z", "Z")[: len(tokens)], left))
-        if len(tokens) > 1:
-            found.append(Way(("X",), (*((x, None) for x in tokens[1:]), *left)))
         context = tuple((p.name, "Z") for p in given if p.default is not p.empty and p.name in CONTEXTS)
-        if context and len(tokens) == 1:
-            found.append(Way(("X",), (*left, *context)))
+        found = [Way(("X", "Z", "Z")[: len(tokens)], left)] if 1 <= len(tokens) <= 3 else []
+        found += [Way(("X",), (*((x, None) for x in tokens[1:]), *left))] if len(tokens) > 1 else []
+        found += [Way(("X",), (*left, *context))] if context and len(tokens) == 1 else []
         if not found:
             raise ValueError(
                 f"examine_layer: the layer takes {len(tokens)} arrays; it needs to take X, or X and Z, or queries,"
@@ -119,7 +119,7 @@ class OwnLayer:
         """The layer, called in this way."""
         call, back = self.calls(way, layout)
         return Layer(call, self.weights, ours, name=self.name, cross=way.cross, batched=layout != "nd",
-                     rotary=self.rotary, module=self.module, backward=back, **more)
+                     rotary=self.rotary, module=self.module, backward=back, kept=self.kept, **more)
 
     def calls(
         self, way: Way, layout: str, form: MaskForm | None = None
@@ -190,8 +190,7 @@ def masked_as(form: MaskForm, keep: Any, like: Any) -> Any:
     kind, axes = form
     if axes == "b m" and keep.shape[2] != 1 or axes == "n m" and keep.shape[0] != 1:
         raise ValueError(f"a mask of the axes {axes} cannot say this")
-    keep = {"b 1 n m": lambda: keep, "b n m": lambda: keep[:, 0], "b m": lambda: keep[:, 0, 0],
-            "n m": lambda: keep[0, 0]}[axes]()
+    keep = keep[{"b n m": np.s_[:, 0], "b m": np.s_[:, 0, 0], "n m": np.s_[0, 0]}.get(axes, np.s_[:])]
     if kind != "add":
         return keep if kind == "keep" else ~keep
     if hasattr(keep, "masked_fill"):
@@ -200,12 +199,9 @@ def masked_as(form: MaskForm, keep: Any, like: Any) -> Any:
 
 
 def _to_layout(x: Any, layout: str) -> Any:
-    if layout == "bnd":
-        return x
-    return x.swapaxes(0, 1) if layout == "nbd" else x[0]
+    return {"bnd": lambda: x, "nbd": lambda: x.swapaxes(0, 1), "nd": lambda: x[0]}[layout]()
 
 
 def _from_layout(x: Any, layout: str) -> Any:
-    if layout == "bnd" or not hasattr(x, "shape"):
-        return x
-    return x.swapaxes(0, 1) if layout == "nbd" else x[None]
+    layout = layout if hasattr(x, "shape") else "bnd"
+    return x[None] if layout == "nd" else _to_layout(x, layout)

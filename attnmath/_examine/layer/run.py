@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attnmath._examine.contract.functions import Broken, Fault, message
+from attnmath._examine.contract.libraries import framework
 from attnmath._examine.layer.layer import ByName, Layer, LayerAnswer, LayerCase
-
-if TYPE_CHECKING:
-    import torch
 
 Returned = tuple[np.ndarray, dict[str, np.ndarray]]  # the output, and the gradients by name
 
@@ -33,18 +31,19 @@ def run(layer: Layer, case: LayerCase, dtype: str) -> LayerAnswer:
 def returned(layer: Layer, case: LayerCase, dtype: str) -> Returned:
     """The output, and the gradients by name; raises Broken."""
     runner = {"torch": by_torch, "jax": by_jax}.get(layer.framework, by_numpy)
+    lib = framework(layer.framework, dtype)
     with _at_fault("it raises"):
-        return runner(layer, case, dtype)
+        return layer.kept.around(lambda: runner(layer, case, lib))
 
 
 def forward(layer: Layer, case: LayerCase, dtype: str) -> np.ndarray:
     """The output alone, without a way back, as a layer is used for inference; raises Broken."""
     if layer.framework != "torch":
         return run(layer, case, dtype).Y
-    import torch
-
-    with _at_fault("it raises under torch.no_grad():"), torch.no_grad(), lent(layer, case.numbers, dtype):
-        return to_float64("the output", layer.call(*arrays_given(case, tensor, dtype)))
+    lib: Any = framework("torch", dtype)
+    with _at_fault("it raises under torch.no_grad():"), lib.torch.no_grad(), lent(layer, case.numbers, lib.array):
+        given = arrays_given(case, lib.array)
+        return to_float64("the output", layer.kept.around(lambda: layer.call(*given)))
 
 
 @contextmanager
@@ -75,9 +74,7 @@ def to_float64(what: str, x: Any) -> np.ndarray:
     """A copy of an array of any library."""
     if not hasattr(x, "shape"):
         raise Broken(Fault("type", f"{what} is a {type(x).__name__}; it needs to be one array"))
-    if hasattr(x, "detach"):
-        x = x.detach().cpu().double().numpy()
-    return np.array(x, dtype=np.float64)
+    return np.array(x.detach().cpu().double().numpy() if hasattr(x, "detach") else x, dtype=np.float64)
 
 
 def all_to_float64(back: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -93,115 +90,87 @@ def named_gradients(layer: Layer, back: Any) -> dict[str, np.ndarray]:
     return all_to_float64({n: back[k] for n in names for k in (n, f"d{n}") if k in back and back[k] is not None})
 
 
-def arrays_given(case: LayerCase, array: Callable[..., Any], dtype: str) -> tuple[Any, Any, Any]:
+def arrays_given(case: LayerCase, array: Callable[[np.ndarray], Any]) -> tuple[Any, Any, Any]:
     """X, Z and keep in a library's arrays; Z is X in self-attention."""
-    X = array(case.X, dtype)
-    Z = X if case.Z is None else array(case.Z, dtype)
-    return X, Z, None if case.keep is None else array(case.keep, "bool")
-
-
-# ---- PyTorch ------------------------------------------------------------------------------------
-
-
-def tensor(x: np.ndarray, dtype: str) -> torch.Tensor:
-    """An array in this format."""
-    import torch
-
-    return torch.tensor(x, dtype=getattr(torch, dtype))
+    X = array(case.X)
+    return X, X if case.Z is None else array(case.Z), None if case.keep is None else array(case.keep)
 
 
 @contextmanager
-def lent(layer: Layer, numbers: ByName, dtype: str, train: bool = False, needed: bool = False) -> Iterator[None]:
+def lent(layer: Layer, numbers: ByName, array: Callable[[np.ndarray], Any], train: bool = False,
+         needed: bool = False) -> Iterator[None]:
     """The parameters with other numbers, whose gradients are needed or not; afterwards all is as before."""
-    import torch
-
-    before = [(p, p.data, p.requires_grad) for p in layer.parameters.values()]
     modes = [(m, m.training) for m in layer.module.modules()] if layer.module is not None else []
     fixed = [x for m, _ in modes for x in m._buffers.values() if x is not None and x.is_floating_point()]
-    buffers = [(x, x.data) for x in fixed if all(x is not p for p in layer.parameters.values())]
+    buffers = [x for x in fixed if all(x is not p for p in layer.parameters.values())]
+    before = [(x, x.data, x.requires_grad) for x in (*layer.parameters.values(), *buffers)]
     try:
-        for x, data in buffers:
-            x.data = data.to(getattr(torch, dtype))
+        for x in buffers:
+            x.data = x.data.to(array(np.zeros(1)).dtype)
         for name, p in layer.parameters.items():
-            p.data = torch.tensor(numbers[name], dtype=getattr(torch, dtype), device=p.device)
+            p.data = array(numbers[name]).to(p.device)
             if p.is_leaf:
                 p.requires_grad_(needed)
         if layer.module is not None:
             layer.module.train(train)
         yield
     finally:
-        for p, data, grad in before:
-            p.data = data
-            if p.is_leaf:
-                p.requires_grad_(grad)
-        for x, data in buffers:
+        for x, data, grad in before:
             x.data = data
+            if x.is_leaf:
+                x.requires_grad_(grad)
         for m, mode in modes:
             m.training = mode
 
 
-def by_torch(layer: Layer, case: LayerCase, dtype: str) -> Returned:
+def by_torch(layer: Layer, case: LayerCase, lib: Any) -> Returned:
     """By autograd, or by a way back of its own."""
-    import torch
-
-    if layer.backward is not None:
-        with lent(layer, case.numbers, dtype, case.train), torch.no_grad():
-            X, Z, keep = arrays_given(case, tensor, dtype)
-            Y = layer.call(X, Z, keep)
-            _check_output(Y, X)
-            back = layer.backward(tensor(case.dY, dtype), X, Z, keep)
-            return to_float64("the output", Y), named_gradients(layer, back)
-    with lent(layer, case.numbers, dtype, case.train, needed=True):
-        X, Z, keep = arrays_given(case, tensor, dtype)
-        tokens = {name: x.requires_grad_() for name, x in (("X", X), ("Z", Z)) if name == "X" or Z is not X}
-        before = [x.detach().clone() for x in tokens.values()]
+    own = layer.backward
+    with lent(layer, case.numbers, lib.array, case.train, own is None), lib.torch.set_grad_enabled(own is None):
+        X, Z, keep = arrays_given(case, lib.array)
+        tokens = {name: x for name, x in (("X", X), ("Z", Z)) if name == "X" or Z is not X}
+        before = [x.clone() for x in tokens.values()]
+        asked = {**{name: x.requires_grad_(own is None) for name, x in tokens.items()}, **layer.parameters}
         Y = layer.call(X, Z, keep)
         _check_output(Y, X)
-        dY = tensor(case.dY, dtype).reshape(Y.shape)
-        asked = {**tokens, **layer.parameters}
+        if own is not None:
+            return to_float64("the output", Y), named_gradients(layer, own(lib.array(case.dY), X, Z, keep))
         found: Any = [None] * len(asked)
         if Y.requires_grad:
-            found = torch.autograd.grad(Y, list(asked.values()), dY, allow_unused=True)
-        if any(not torch.equal(x, y) for x, y in zip(tokens.values(), before)):
+            dY = lib.array(case.dY).reshape(Y.shape)
+            found = lib.torch.autograd.grad(Y, list(asked.values()), dY, allow_unused=True)
+        if any(not lib.torch.equal(x, y) for x, y in zip(tokens.values(), before)):
             raise Broken(Fault("inputs_modified", "it writes into its inputs"))
     back = {name: np.zeros(x.shape) if g is None else g for (name, x), g in zip(asked.items(), found)}
     return to_float64("the output", Y), all_to_float64(back)
 
 
-# ---- JAX and NumPy ------------------------------------------------------------------------------
-
-
-def by_jax(layer: Layer, case: LayerCase, dtype: str) -> Returned:
+def by_jax(layer: Layer, case: LayerCase, lib: Any) -> Returned:
     """By JAX's vector-Jacobian product, compiled."""
-    import jax
-    import jax.numpy as jnp
-
-    X, Z, keep = arrays_given(case, jnp.asarray, dtype)
-    numbers = {k: jnp.asarray(x, dtype) for k, x in case.numbers.items()}
-    tokens = (X,) if case.Z is None else (X, Z)
+    X, Z, keep = arrays_given(case, lib.array)
+    numbers = {k: lib.array(x) for k, x in case.numbers.items()}
 
     def both(tokens: tuple, W: Mapping[str, Any], dY: Any) -> tuple[Any, Any]:
-        Y, back = jax.vjp(lambda x, W: layer.call(x[0], x[-1], keep, W), tokens, W)
+        Y, back = lib.jax.vjp(lambda x, W: layer.call(x[0], x[-1], keep, W), tokens, W)
         return Y, back(dY.astype(Y.dtype)) if Y.shape == dY.shape else None
 
-    Y, found = jax.jit(both)(tokens, numbers, jnp.asarray(case.dY, dtype))
+    Y, found = lib.jax.jit(both)((X,) if case.Z is None else (X, Z), numbers, lib.array(case.dY))
     _check_output(Y, X)
     back = {} if found is None else all_to_float64({**dict(zip("XZ", found[0])), **found[1]})
     return to_float64("the output", Y), back
 
 
-def by_numpy(layer: Layer, case: LayerCase, dtype: str) -> Returned:
+def by_numpy(layer: Layer, case: LayerCase, lib: Any) -> Returned:
     """By a way back of its own."""
     if layer.backward is None:
         raise Broken(Fault("no_backward", "a layer of NumPy needs backward=, its own way back"))
-
-    X, Z, keep = arrays_given(case, np.array, dtype)
-    W = {k: np.array(x, dtype) for k, x in case.numbers.items()}
+    X, Z, keep = arrays_given(case, lib.array)
+    W = {k: lib.array(x) for k, x in case.numbers.items()}
     Y = layer.call(X, Z, keep, W)
     _check_output(Y, X)
     Y = to_float64("the output", Y)
-    back = named_gradients(layer, layer.backward(np.array(case.dY, dtype), X, Z, keep, W))
+    back = named_gradients(layer, layer.backward(lib.array(case.dY), X, Z, keep, W))
     pairs = [(X, case.X), (Z, case.context), *((W[k], x) for k, x in case.numbers.items())]
-    if not all(np.array_equal(x, np.array(fresh, dtype)) for x, fresh in pairs):
+    if not all(np.array_equal(x, lib.array(fresh)) for x, fresh in pairs):
         raise Broken(Fault("inputs_modified", "it writes into its inputs"))
     return Y, back

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +17,7 @@ from attnmath._words.tolerance import CONSTANT, SHARE
 from attnmath.rounding.formats import ratio
 
 MANY = 16  # numbers of an array whose errors are judged together
+VAGUE = 0.02  # where wrong forms are allowed more than this, several would fit
 FEW_ROUNDINGS = 2.0**-5  # of an array's size in bfloat16: a bound that is reached
 
 
@@ -69,11 +70,25 @@ class Tried:
         with np.errstate(invalid="ignore"):
             return (got == want) | (abs(got - want) <= times * CONSTANT * off + more)
 
-    def steps(self, changes: Iterable[StepChanges] = ()) -> LayerSteps:
+    def steps(self, changes: Collection[StepChanges] = ()) -> LayerSteps:
         """The problem solved with these changes."""
         return LayerSteps(self.case, self.means, changes)
 
-    def gives(self, changes: Iterable[StepChanges]) -> bool:
+    @cached_property
+    def sharp(self) -> bool:
+        """Whether wrong forms can be told apart: they may be off by little, and weights differ."""
+        return max(self.slack.values()) <= VAGUE and "uniform" not in self.case.traits
+
+    @cached_property
+    def telling(self) -> bool:
+        """Whether they can, and what is wrong is off by more than wrong forms may be."""
+        return self.sharp and not (self.wrong and self.gives(()))
+
+    def explained_by(self, changes: Collection[StepChanges]) -> bool:
+        """Whether these steps give everything that came; without any, it has to be right."""
+        return self.gives(changes) if changes else not self.wrong
+
+    def gives(self, changes: Collection[StepChanges]) -> bool:
         """Whether wrong steps give what came, in all outputs."""
         s = self.steps(changes)
         return all(self.gives_output(name, s) for name in self.names)
@@ -86,10 +101,13 @@ class Tried:
         try:
             form = getattr(s, name)
         except (ValueError, TypeError, IndexError, AttributeError):  # no such form for these shapes
-            return False
+            form = None
         if form is None or form.shape != getattr(self.got, name).shape or not np.isfinite(form).all():
             return False
-        return bool(self.inside(name, form, 4.0, self.slack[name] * np.abs(form).max(initial=0.0)).all())
+        # With weights of zero a wrong step makes small differences of what is large elsewhere.
+        names = self.names if "uniform" in self.case.traits else [name]
+        size = max(np.abs(getattr(s, x)).max(initial=0.0) for x in names)
+        return bool(self.inside(name, form, 4.0, self.slack[name] * size).all())
 
     @cached_property
     def names(self) -> list[str]:

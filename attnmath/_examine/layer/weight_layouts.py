@@ -26,11 +26,6 @@ class WeightLayout(NamedTuple):
     into: str  # of W_Q, W_K, W_V, or of what holds them
     out: str  # of W_O
 
-    @property
-    def words(self) -> str:
-        """In words."""
-        return f"W_Q, W_K, W_V {self.into}, W_O {self.out}"
-
 
 # By the number of axes.
 INTO = {2: ["d (h k)", "(h k) d", "d (k h)", "(k h) d"], 3: ["h d k", "d h k", "h k d"]}
@@ -144,11 +139,8 @@ def reader(named: Mapping[str, str], reading: WeightLayout, heads: int | None) -
 def _inputs(x: ByName, name: str, into: str, out: tuple[int, ...]) -> Iterator[tuple[str, np.ndarray]]:
     """The parts of one parameter, such as W_K and W_V of W_KV, by name and with the heads in front."""
     (kind, letters), (H, d_v, d) = name.split("_"), out
-    names = [f"{kind}_{a}" for a in letters]
-    axes = into
-    if len(letters) == 1:
-        axes = _unpacked(into)
-    elif "p" not in into:
+    names, axes = [f"{kind}_{a}" for a in letters], _unpacked(into) if len(letters) == 1 else into
+    if len(letters) > 1 and "p" not in into:
         axes = into.replace("h", "p h", 1)  # of W_KV beside a W_Q that is alone
     axes, to = (axes, "h d k") if kind == "W" else (_without_d(axes, x[name].ndim), "h k")
     blocks = _blocks(x[name], axes, H, d_v) if letters == "QKV" else None

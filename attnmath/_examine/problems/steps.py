@@ -5,8 +5,8 @@ letters that its step names; what the way back uses is a letter of its own (P_ba
 ...), so that a mistake of the way back alone can be said.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -83,24 +83,26 @@ STEPS: dict[str, Step] = {
 }
 
 
-def _downstream() -> dict[str, frozenset[str]]:
+def downstream(table: Mapping[str, Step]) -> dict[str, frozenset[str]]:
     """For each letter all that depend on it, itself included: what a step names stands in its code."""
-    found = {letter: {letter} for letter in STEPS}
-    for letter, step in STEPS.items():  # a step names letters above it
-        for above in set(step.__code__.co_names) & STEPS.keys():
-            for reached in found.values():
-                if above in reached:
-                    reached.add(letter)
-    return {letter: frozenset(reached) for letter, reached in found.items()}
+    uses = {letter: set(step.__code__.co_names) & table.keys() for letter, step in table.items()}
+    found: dict[str, frozenset[str]] = {letter: frozenset() for letter in table}
+    for letter in table:
+        more = {letter}
+        while more > found[letter]:
+            found[letter] = frozenset(more)
+            more |= {x for x, named in uses.items() if named & more}
+    return found
 
 
-DOWNSTREAM = _downstream()
+DOWNSTREAM = downstream(STEPS)
 
 
 class Steps:
     """The letters of a head for one case; each is computed once, by its step."""
 
     table: Mapping[str, Step] = STEPS
+    downstream: Mapping[str, frozenset[str]] = DOWNSTREAM
     case: Case
     means: Conventions
     changes: tuple[StepChanges, ...]
@@ -119,9 +121,9 @@ class Steps:
         self.__dict__[letter] = value
         return value
 
-    def changed(self, changes: Iterable[StepChanges]) -> "Steps":
+    def changed(self, changes: Collection[StepChanges]) -> Self:
         """The same case with further changes; letters that these cannot reach are taken over."""
-        reached = set().union(*(DOWNSTREAM[letter] for change in changes for letter in change))
+        reached = set().union(*(self.downstream[letter] for change in changes for letter in change))
         other = object.__new__(type(self))
         other.__dict__ |= {x: value for x, value in self.__dict__.items() if x not in reached}
         other.changes = (*self.changes, *changes)
