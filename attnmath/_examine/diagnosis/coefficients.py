@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnmath._examine.diagnosis.trial import Failure
-from attnmath._examine.mistakes.mistakes import weighted_groups
+from attnmath._examine.mistakes.wrong_masks import weighted_groups
 from attnmath._examine.problems import steps
 from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath._examine.problems.steps import ATTENTION, BACK, GROUPS, Mistake, StepChanges, Steps, grouped

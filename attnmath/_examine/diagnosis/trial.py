@@ -97,7 +97,7 @@ class Failure:
 
     def own_gradients(self, s: Steps) -> bool:
         """Whether the gradients are those of this program's output, along a direction of each argument."""
-        if "poison" in self.case.traits:
+        if not self.telling:  # at equal maxima there may be no derivative
             return True
         rng = np.random.default_rng(7)
         for letter, name in ARGUMENT.items():

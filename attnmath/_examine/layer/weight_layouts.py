@@ -91,7 +91,7 @@ def rearranged(x: np.ndarray, axes: str, sizes: Mapping[str, int], to: str) -> n
     for group, size in zip(want, x.shape, strict=True):
         known = math.prod(sizes[c] for c in group if c in sizes)
         unknown = [c for c in group if c not in sizes]
-        if len(unknown) > 1 or size % known or not unknown and size != known:
+        if len(unknown) > 1 or not known or size % known or not unknown and size != known:
             raise ValueError("no such reading")
         found |= {c: size // known for c in unknown}
     letters = [c for group in want for c in group]

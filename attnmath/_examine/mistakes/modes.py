@@ -63,7 +63,7 @@ def again(change: StepChanges) -> StepChanges:
 def modes(change: StepChanges) -> Iterator[tuple[str, tuple[StepChanges, ...]]]:
     """Where an edit acts, in words, and all that then differs."""
     forward = {x: step for x, step in change.items() if x in FORWARD}
-    whole = {**again(forward), **change}
+    whole = {**again(forward), **change} if forward else change
     ways = WAYS if UPSTREAM & whole.keys() else WAYS[:1]
     if forward:
         yield IN_BOTH, (OWN, forward)

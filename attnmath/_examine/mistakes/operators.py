@@ -5,24 +5,13 @@ it) is combined with each operator that fits: left out, its sign turned, used tw
 the first head, another letter in its stead.
 """
 
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnmath._examine.mistakes.modes import FORWARD
-from attnmath._examine.problems.case import Case, Conventions
-from attnmath._examine.problems.steps import (
-    ATTENTION,
-    BACK,
-    DOWNSTREAM,
-    STEPS,
-    Mistake,
-    StepChanges,
-    Steps,
-    Wordings,
-)
+from attnmath._examine.problems.case import Case
+from attnmath._examine.problems.steps import ATTENTION, BACK, STEPS, StepChanges, Steps
 from attnmath._words.arrays import T, rowsum
 
 Operator = Callable[[Steps, Any], Any]  # what a step is given, in another form
@@ -136,13 +125,21 @@ def batch_for_heads(s: Steps, x: np.ndarray) -> np.ndarray:
     return x.reshape(H, b, *x.shape[2:]).swapaxes(0, 1)
 
 
-def first_of_broadcast(s: Steps, x: np.ndarray) -> np.ndarray:
-    """Zero but in the first place along each axis along which the bias is broadcast."""
-    kept, shape = np.ones_like(x), np.shape(s.bias)
-    for axis, size in enumerate((*(1,) * (x.ndim - len(shape)), *shape)):
-        if size == 1:
-            kept = _kept(axis, lambda i, k: i == 0)(s, kept)
-    return x * kept
+def first_of_broadcast(*axes: int) -> Operator:
+    """Zero but in the first place along each of the axes along which the bias is broadcast."""
+    def operator(s: Steps, x: np.ndarray) -> np.ndarray:
+        shape = (*(1,) * (x.ndim - np.ndim(s.bias)), *np.shape(s.bias))
+        for axis in axes:
+            x = _kept(axis, lambda i, k: i == 0)(s, x) if shape[axis] == 1 else x
+        return x
+
+    return operator
+
+
+def heads_fastest(s: Steps, x: np.ndarray) -> np.ndarray:
+    """(b, H, n, d), put together as (b, n, d, H), and read as (b, n, H, d)."""
+    b, H, n, d = x.shape
+    return x.transpose(0, 2, 3, 1).reshape(b, n, H, d).swapaxes(1, 2)
 
 
 def log2_of_sum(s: Steps, L: np.ndarray) -> np.ndarray:
@@ -166,6 +163,8 @@ ALONG: dict[str, Callable[[int], Operator]] = {  # with the word for what lies a
     "is zero for the first {}": lambda axis: _kept(axis, lambda i, k: i > 0),
     "is zero for all but the last {}": lambda axis: _kept(axis, lambda i, k: i == k - 1),
     "is zero for all but the first {}": lambda axis: _kept(axis, lambda i, k: i == 0),
+    "is the sum over every {}, for all": lambda axis: lambda s, x: np.broadcast_to(
+        x.sum(axis, keepdims=True), x.shape).astype(x.dtype),
     "holds the sum of each {} and those before it": lambda axis: lambda s, x: np.cumsum(x, axis),
 }
 
@@ -190,6 +189,7 @@ LN_2: dict[str, Operator] = {
 GAMMA: dict[str, Operator] = {
     "is multiplied by gamma": lambda s, x: x * s.gamma, "is divided by gamma": lambda s, x: x / s.gamma,
 }
+DROPPED: dict[str, Operator] = {"is zero where a weight is dropped": lambda s, x: x * (s.R_back > 0)}
 OF_ADDED: dict[str, Operator] = {"is missing": lambda s, x: 0 * x}
 OF_FACTORS: dict[str, Operator] = {"is missing": lambda s, x: np.ones_like(x), "is used twice": lambda s, x: x * x}
 OF_GAMMA: dict[str, Operator] = {
@@ -211,13 +211,15 @@ OF_ROWS: dict[str, Operator] = {
        for t in (128, 64, 32, 16, 8)},
     **{f"is cut to whole groups of {t} columns":
        _kept(3, lambda i, k, t=t: i < max(k // t * t, min(t, k)))  # type: ignore[misc]
-       for t in (128, 64, 32, 16, 8, 4)},
+       for t in (128, 64, 32, 16, 8, 4, 2)},
 }
 OF_VALUES: dict[str, Operator] = {
     "is cut to the columns of Q and K": lambda s, x: _kept(3, lambda i, k: i < s.case.sizes["d_k"])(s, x),
 }
 OF_BIAS: dict[str, Operator] = {
-    "is that of the first place where the bias is broadcast, not a sum": first_of_broadcast,
+    "is that of the first place where the bias is broadcast, not a sum": first_of_broadcast(0, 1, 2, 3),
+    "is that of the first batch element where they share the bias, not a sum": first_of_broadcast(0),
+    "is that of the first head where they share the bias, not a sum": first_of_broadcast(1),
 }
 OF_READ: dict[str, Operator] = {
     "is reshaped, where it should be transposed": lambda s, x: T(untransposed(x)),
@@ -229,113 +231,5 @@ OF_ORDER: dict[str, Operator] = {
         lambda s, x: x.reshape(-1, *x.shape[2:]).cumsum(0).reshape(x.shape),
     "has batch elements and heads in the order of each other": batch_for_heads,
     "is read in the order of another layout": viewed,
+    "is put together with the heads as its last axis": heads_fastest,
 }
-
-
-def fitting(place: Place) -> Iterator[dict[str, Operator]]:
-    """The operators that fit a place, beside those along an axis and other letters."""
-    at, letter, everywhere = (place.step, place.letter), place.letter, not place.step
-    sizes = SIZES.get(letter, "")
-    if letter in ("gamma_back", "gamma"):
-        yield OF_GAMMA if place.step or letter == "gamma_back" else {}
-        return
-    if letter == "R" and everywhere:
-        yield OF_R
-        return
-    if letter == "seen":
-        yield OF_ORDER
-        return
-    fits: list[tuple[bool, dict[str, Operator]]] = [
-        (everywhere and letter in ("dQ", "dkeys", "dvalues", "dB", "dA"), ZERO), (at == ("", "D"), OF_D),
-        (at in FACTORS, OF_FACTORS), (at in ADDED or at == ("", "bias"), OF_ADDED),
-        (at in PRODUCTS or at == ("", "dO"), ONES), (letter in ("A", "bias", "B", "L"), LN_2),
-        (letter in ("A", "bias", "B", "L", "dB"), GAMMA), (letter == "P_back" or at == ("O", "P"), OF_WEIGHTS),
-        (True, MINUS), ("P" not in letter.replace("dP", "") and letter not in ("dB", "R", "R_back"), RELU),
-        (sizes[-1:] in "kv" and (at in PRODUCTS or letter == "dO"), OF_ROWS),
-        (sizes[-1:] == "v" and (at in PRODUCTS or letter == "dO"), OF_VALUES), (at == ("dB", "dA"), OF_BIAS),
-        (at in PRODUCTS or letter in ("dP", "dA"), OF_READ), (sizes.startswith("b H") and everywhere, OF_ORDER),
-        (at == ("dB", "dA"), OF_READ), (at == ("", "L"), OF_L),
-    ]
-    yield from (some for fit, some in fits if fit)
-
-
-def operators_at(place: Place) -> Iterator[tuple[str, Operator, Callable[[Case], bool]]]:
-    """All that fit a place: in words, with whether a problem has room for it."""
-    at, letter = (place.step, place.letter), place.letter
-
-    def there(case: Case) -> bool:
-        needs = NEEDS.get(letter)
-        return needs is None or getattr(case, needs) is not None
-
-    for some in fitting(place):
-        for words, operator in some.items():
-            yield words, operator, there
-    sizes = SIZES.get(letter, "").split()
-    for axis, size in enumerate(sizes):
-        if size in WORDS:
-            def wide(case: Case, axis: int = axis) -> bool:
-                return there(case) and shape(letter, case)[axis] > 1
-
-            for words, along in ALONG.items():
-                lost = words.startswith("is zero for the ")  # also where there is one alone
-                yield words.format(WORDS[size]), along(axis), there if lost else wide
-    for y in POOL[place.step in BACK_STEPS] if at in EXCHANGED else ():
-        alike_scores = SIZES[y].endswith("n m") is SIZES[letter].endswith("n m")
-        if y != letter and alike_scores and y not in DOWNSTREAM[place.step]:
-            def alike(case: Case, y: str = y) -> bool:
-                return shape(y, case) == shape(letter, case)
-
-            yield f"has {said(y)} in its place", other(y), alike
-
-
-WORDS = {"b": "batch element", "H": "head", "G": "head", "n": "query", "m": "key"}
-BACK_STEPS = frozenset(STEPS) - FORWARD
-NEEDS = {"bias": "bias", "dB": "bias", "R": "R", "R_back": "R"}  # what a problem has to have
-PLACES = [Place("", x) for x in "D dP dA bias seen O dQ dkeys dvalues dB dO L A R gamma_back".split()]
-# What a step knows by its shape alone.
-SHAPES = {("dK", "K"), ("dV", "V"), ("dK", "owner_back"), ("dV", "owner_back"), ("dB", "bias")}
-PLACES += [Place(step, x) for step, f in STEPS.items() for x in f.__code__.co_names
-           if x in STEPS and step in FORMULAS and step != "L" and (step, x) not in SHAPES]
-
-
-def _edit(place: Place, words: str, operator: Operator, fits: Callable[[Case], bool]) -> Mistake:
-    """An edit at a place, in the problems that have room for it."""
-    def forms(case: Case, means: Conventions) -> Wordings:
-        if fits(case):
-            yield "", place.change(operator)
-
-    x = said(place.letter)
-    title = f"{x} {words}, in {place.words}" if place.step else f"{x} {words}"
-    slug = re.sub("[^A-Za-z0-9]+", "_", f"{place.step} {place.letter} {words}").strip("_")
-    return Mistake(KNOWN.get((*place, words), slug), title, forms, place.formula, place.words)
-
-
-TRANSPOSED, UNTRANSPOSED = OF_READ
-KNOWN = {  # names of some
-    **{("", x, "is zero"): "zeros" for x in ("dQ", "dkeys", "dvalues")},
-    ("", "dB", "is zero"): "bias_missing", ("", "dA", "is zero"): "softmax_detached",
-    ("dQ", "gamma_back", "is missing"): "dQ_noscale", ("dkeys", "gamma_back", "is missing"): "dK_noscale",
-    ("", "gamma_back", "is missing"): "dQK_noscale", ("dQ", "gamma_back", "is used twice"): "dQ_scale2",
-    ("dkeys", "gamma_back", "is used twice"): "dK_scale2", ("", "gamma_back", "is multiplied by ln 2"): "dQK_ln2",
-    ("", "gamma_back", "is multiplied by log2(e)"): "dQK_log2e",
-    ("dA", "D", "is missing"): "D_missing", ("", "D", "has the wrong sign"): "D_sign",
-    ("", "D", "is halved"): "D_detached_half", ("", "D", "is a mean over the keys instead of a sum"): "D_mean",
-    ("", "D", "is summed over the queries instead of the keys"): "D_wrong_axis",
-    ("", "D", "is taken without the dropout mask"): "D_nodrop",
-    ("", "D", "is that of the query before"): "D_rowmix", ("", "D", "is that of the next query"): "D_rowmix",
-    ("", "dA", "has the wrong sign"): "dS_sign", ("dkeys", "dA", UNTRANSPOSED): "dK_untransposed",
-    ("", "dP", TRANSPOSED): "dP_transposed", ("", "dP", UNTRANSPOSED): "dP_transposed",
-    ("dvalues", "PR_back", UNTRANSPOSED): "dV_PnotPT", ("", "dO", "is taken to be all ones"): "dO_ignored",
-    ("dB", "dA", TRANSPOSED): "dB_transposed", ("dB", "dA", UNTRANSPOSED): "dB_transposed",
-    ("dB", "dA", "is zero for all but the first batch element"): "dB_batch0",
-    ("", "dB", "is multiplied by gamma"): "dB_scaled", ("", "bias", "is missing"): "bias_ignored",
-    ("", "bias", "is multiplied by gamma"): "mask_after_scale", ("", "A", "is multiplied by ln 2"): "f_exp2",
-    ("PR_back", "R_back", "is missing"): "dV_nodrop", ("dP", "R_back", "is missing"): "dP_nodrop",
-    ("", "R", "is missing"): "dropout_ignored", ("", "R", "lacks the factor 1/(1 - rho)"): "f_drop_norescale",
-}
-
-
-def generated(places: Iterable[Place] = PLACES) -> list[Mistake]:
-    """Every edit that an operator makes at a place, those with a name of their own first."""
-    every = [_edit(place, *one) for place in places for one in operators_at(place)]
-    return sorted(every, key=lambda m: m.name not in KNOWN.values())

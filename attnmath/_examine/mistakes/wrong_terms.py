@@ -30,6 +30,9 @@ def wrong_values(case: Case, means: Conventions) -> Wordings:
         yield f"head h + {by}", change((owner + by) % G)
     for g in range(G if G > 1 else 0):
         yield f"head {g} always", change([g])
+    if 1 < G < len(owner):
+        other = means.told(groups="blocks" if means.groups == "interleaved" else "interleaved")
+        yield "h mod G and h // (H/G) are mixed up", change(case.owner(other))
     for by in (1, -1) if len(owner) > 1 else ():
         yield "of the next query head", {
             "dP": steps.bind(lambda s, x, by: (s.dO @ T(np.roll(s.values_back, by, 1))) * s.R_back, by)}
@@ -51,6 +54,10 @@ def tilings(m: int) -> Iterator[tuple[str, list[slice]]]:
     for t in dict.fromkeys([128, 64, 32, 16, 8, 4, 2, 1, *range(20, 2, -1)]):
         if t < m:
             yield f"tiles of {t} keys", [slice(i, min(i + t, m)) for i in range(0, m, t)]
+    for parts in (2, 3, 4, 8):
+        if parts < m:
+            t = -(-m // parts)
+            yield f"{parts} parts of the keys", [slice(i, min(i + t, m)) for i in range(0, m, t)]
 
 
 def by_tile(A: np.ndarray, tiles: list[slice]) -> np.ndarray:
@@ -104,7 +111,24 @@ def last_sum(s: steps.Steps, P: np.ndarray, tiles: list[slice]) -> np.ndarray:
     return P / rowsum(P[..., tiles[-1]])
 
 
-MERGES = unscaled, unscaled_numerator, unscaled_sum, sum_of_tiles, mean_of_tiles, wrong_sign, last_sum
+def merged_by(weigh: Callable[[np.ndarray], np.ndarray]) -> Callable[..., np.ndarray]:
+    """Parts with a softmax of their own, merged with weights that are exp of this instead of the log-sum-exp."""
+    def form(s: steps.Steps, P: np.ndarray, tiles: list[slice]) -> np.ndarray:
+        weights = steps.plain_softmax(np.concatenate([weigh(s.A[..., t]) for t in tiles], -1))
+        return by_tile(s.A, tiles) * np.repeat(weights, [t.stop - t.start for t in tiles], -1)
+
+    return form
+
+
+by_maximum = merged_by(lambda A: A.max(-1, keepdims=True))
+by_log2 = merged_by(lambda A: steps.log_sum_exp(A) / np.log(2))
+MERGES = (unscaled, unscaled_numerator, unscaled_sum, sum_of_tiles, mean_of_tiles, wrong_sign, last_sum,
+          by_maximum, by_log2)
+
+
+def bias_after(case: Case, means: Conventions) -> Wordings:
+    if case.bias is not None:
+        yield "", {"B": lambda s, x: x - s.bias, "P": lambda s, P: P + s.bias}
 
 
 def epsilon(case: Case, means: Conventions) -> Wordings:
@@ -121,22 +145,28 @@ def padded_sum(case: Case, means: Conventions) -> Wordings:
             yield f"tiles of {t} keys", {"P": steps.bind(lambda s, P, more: P / (1 + more * np.exp(-s.L)), -m % t)}
 
 
-def sum_in_tile(s: steps.Steps, D: np.ndarray, tiles: list[slice]) -> np.ndarray:
-    through = s.P_back * s.dP
+def sum_in_tile(s: steps.Steps, D: np.ndarray, tiles: list[slice], P: np.ndarray | None = None) -> np.ndarray:
+    through = (s.P_back if P is None else P) * s.dP
     return np.concatenate([np.broadcast_to(rowsum(through[..., t]), through[..., t].shape) for t in tiles], -1)
+
+
+def sum_of_own_weights(s: steps.Steps, D: np.ndarray, tiles: list[slice]) -> np.ndarray:
+    return sum_in_tile(s, D, tiles, by_tile(s.A_back, tiles))
 
 
 def D_of_tile(case: Case, means: Conventions) -> Wordings:
     for word, tiles in tilings(case.K.shape[2]):
         yield word, {"D": steps.bind(sum_in_tile, tiles)}
+        yield f"{word}, with weights that add up to 1 in each", {"D": steps.bind(sum_of_own_weights, tiles)}
 
 
 def first_tile(case: Case, means: Conventions) -> Wordings:
     m = case.K.shape[2]
     for word, tiles in tilings(m):
         places = np.arange(m) % tiles[0].stop
-        yield word, {"keys_back": steps.bind(lambda s, x, places: x[:, :, places], places),
-                     "values_back": steps.bind(lambda s, x, places: x[:, :, places], places)}
+        stale = steps.bind(lambda s, x, places: x[:, :, places], places)
+        for which in ("keys", "values"), ("keys",), ("values",):
+            yield f"{word}: {' and '.join(which)}", {f"{x}_back": stale for x in which}
 
 
 def merged_unscaled(case: Case, means: Conventions) -> Wordings:
@@ -151,6 +181,8 @@ SCALES: dict[str, tuple[str, Callable[[steps.Steps, float], float]]] = {
     "f_noscale": ("is missing: gamma = 1", lambda s, x: 1.0),
     "f_scale_dk": ("is 1/d_k", lambda s, x: 1 / s.Q.shape[3]),
     "f_scale_dv": ("is 1/sqrt(d_v)", lambda s, x: s.V.shape[3] ** -0.5),
+    "f_scale_heads": ("is 1/sqrt(H)", lambda s, x: s.Q.shape[1] ** -0.5),
+    "f_scale_keys": ("is 1/sqrt(m)", lambda s, x: s.K.shape[2] ** -0.5),
     "f_scale_dmodel": ("is 1/sqrt(H d_k)", lambda s, x: (s.Q.shape[1] * s.Q.shape[3]) ** -0.5),
     "scale_sqrt_twice": ("is d_k^(-1/4): the root is taken twice", lambda s, x: s.Q.shape[3] ** -0.25),
 }
@@ -183,6 +215,8 @@ WRONG_WEIGHTS: list[Mistake] = [
             "a sum of exponentials is not 0"),
     Mistake("local_lse", "the weights of the way back are normalised tile by tile", local_softmax, BACK,
             "normalise by the log-sum-exp of the whole row"),
+    Mistake("bias_after_softmax", "the bias is added to the weights, after the softmax", bias_after, ATTENTION,
+            "add it to the scores"),
     Mistake("padded_sum", "the keys that fill a tile come into the sum of a row", padded_sum, ATTENTION,
             "hide them: their score is -inf, not 0"),
     Mistake("D_of_tile", "the row term D is that of each tile alone", D_of_tile, BACK,

@@ -1,0 +1,151 @@
+"""The edits that operators make at every place of the program, and the names of some of them."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+from attnmath._examine.mistakes.modes import FORWARD
+from attnmath._examine.mistakes.operators import (
+    ADDED,
+    ALONG,
+    DROPPED,
+    EXCHANGED,
+    FACTORS,
+    FORMULAS,
+    GAMMA,
+    LN_2,
+    MINUS,
+    OF_ADDED,
+    OF_BIAS,
+    OF_D,
+    OF_FACTORS,
+    OF_GAMMA,
+    OF_L,
+    OF_ORDER,
+    OF_R,
+    OF_READ,
+    OF_ROWS,
+    OF_VALUES,
+    OF_WEIGHTS,
+    ONES,
+    POOL,
+    PRODUCTS,
+    RELU,
+    SIZES,
+    ZERO,
+    Operator,
+    Place,
+    other,
+    said,
+    shape,
+)
+from attnmath._examine.problems.case import Case, Conventions
+from attnmath._examine.problems.steps import DOWNSTREAM, STEPS, Mistake, Wordings
+
+
+def fitting(place: Place) -> Iterator[dict[str, Operator]]:
+    """The operators that fit a place, beside those along an axis and other letters."""
+    at, letter, everywhere = (place.step, place.letter), place.letter, not place.step
+    sizes = SIZES.get(letter, "")
+    if letter in ("gamma_back", "gamma"):
+        yield OF_GAMMA if place.step or letter == "gamma_back" else {}
+        return
+    if letter in ("R", "R_back"):
+        yield OF_R
+        return
+    if letter == "seen":
+        yield OF_ORDER
+        return
+    fits: list[tuple[bool, dict[str, Operator]]] = [
+        (everywhere and letter in ("dQ", "dkeys", "dvalues", "dB", "dA"), ZERO), (at == ("", "D"), OF_D),
+        (at in FACTORS, OF_FACTORS), (at in ADDED or at == ("", "bias"), OF_ADDED),
+        (at in PRODUCTS or at == ("", "dO"), ONES), (letter in ("A", "bias", "B", "L"), LN_2),
+        (letter in ("A", "bias", "B", "L", "dB"), GAMMA), (letter == "P_back" or at == ("O", "P"), OF_WEIGHTS),
+        (True, MINUS), ("P" not in letter.replace("dP", "") and letter not in ("dB", "R", "R_back"), RELU),
+        (sizes[-1:] in "kv" and (at in PRODUCTS or letter == "dO"), OF_ROWS),
+        (sizes[-1:] == "v" and (at in PRODUCTS or letter == "dO"), OF_VALUES), (at == ("dB", "dA"), OF_BIAS),
+        (at in PRODUCTS or letter in ("dP", "dA"), OF_READ), (sizes[:3] == "b H" and sizes[-1] != "1" and everywhere, OF_ORDER),
+        (at in (("dB", "dA"), ("", "bias")), OF_READ), (at == ("", "dA"), DROPPED), (at == ("", "L"), OF_L),
+    ]
+    yield from (some for fit, some in fits if fit)
+
+
+def operators_at(place: Place) -> Iterator[tuple[str, Operator, Callable[[Case], bool]]]:
+    """All that fit a place: in words, with whether a problem has room for it."""
+    at, letter = (place.step, place.letter), place.letter
+
+    def there(case: Case) -> bool:
+        needs = NEEDS.get(letter)
+        return needs is None or getattr(case, needs) is not None
+
+    for some in fitting(place):
+        for words, operator in some.items():
+            yield words, operator, there
+    sizes = SIZES.get(letter, "").split()
+    for axis, size in enumerate(sizes):
+        if size in WORDS:
+            def wide(case: Case, axis: int = axis) -> bool:
+                return there(case) and shape(letter, case)[axis] > 1
+
+            for words, along in ALONG.items():
+                lost = words.startswith("is zero for the ")  # also where there is one alone
+                yield words.format(WORDS[size]), along(axis), there if lost else wide
+    for y in POOL[place.step in BACK_STEPS] if at in EXCHANGED else ():
+        alike_scores = SIZES[y].endswith("n m") is SIZES[letter].endswith("n m")
+        if y != letter and alike_scores and y not in DOWNSTREAM[place.step]:
+            def alike(case: Case, y: str = y) -> bool:
+                return shape(y, case) == shape(letter, case)
+
+            yield f"has {said(y)} in its place", other(y), alike
+
+
+WORDS = {"b": "batch element", "H": "head", "G": "head", "n": "query", "m": "key"}
+BACK_STEPS = frozenset(STEPS) - FORWARD
+NEEDS = {"bias": "bias", "dB": "bias", "R": "R", "R_back": "R"}  # what a problem has to have
+PLACES = [Place("", x) for x in "D dP dA bias seen O dQ dkeys dvalues dB dO L A R gamma_back".split()]
+# What a step knows by its shape alone.
+SHAPES = {("dK", "K"), ("dV", "V"), ("dK", "owner_back"), ("dV", "owner_back"), ("dB", "bias")}
+PLACES += [Place(step, x) for step, f in STEPS.items() for x in f.__code__.co_names
+           if x in STEPS and step in FORMULAS and step != "L" and (step, x) not in SHAPES]
+
+
+def _edit(place: Place, words: str, operator: Operator, fits: Callable[[Case], bool]) -> Mistake:
+    """An edit at a place, in the problems that have room for it."""
+    def forms(case: Case, means: Conventions) -> Wordings:
+        if fits(case):
+            yield "", place.change(operator)
+
+    x = said(place.letter)
+    title = f"{x} {words}, in {place.words}" if place.step else f"{x} {words}"
+    slug = re.sub("[^A-Za-z0-9]+", "_", f"{place.step} {place.letter} {words}").strip("_")
+    return Mistake(KNOWN.get((*place, words), slug), title, forms, place.formula, place.words)
+
+
+TRANSPOSED, UNTRANSPOSED = OF_READ
+KNOWN = {  # names of some
+    **{("", x, "is zero"): "zeros" for x in ("dQ", "dkeys", "dvalues")},
+    ("", "dB", "is zero"): "bias_missing", ("", "dA", "is zero"): "softmax_detached",
+    ("dQ", "gamma_back", "is missing"): "dQ_noscale", ("dkeys", "gamma_back", "is missing"): "dK_noscale",
+    ("", "gamma_back", "is missing"): "dQK_noscale", ("dQ", "gamma_back", "is used twice"): "dQ_scale2",
+    ("dkeys", "gamma_back", "is used twice"): "dK_scale2", ("", "gamma_back", "is multiplied by ln 2"): "dQK_ln2",
+    ("", "gamma_back", "is multiplied by log2(e)"): "dQK_log2e",
+    ("dA", "D", "is missing"): "D_missing", ("", "D", "has the wrong sign"): "D_sign",
+    ("", "D", "is halved"): "D_detached_half", ("", "D", "is a mean over the keys instead of a sum"): "D_mean",
+    ("", "D", "is summed over the queries instead of the keys"): "D_wrong_axis",
+    ("", "D", "is taken without the dropout mask"): "D_nodrop",
+    ("", "D", "is that of the query before"): "D_rowmix", ("", "D", "is that of the next query"): "D_rowmix",
+    ("", "dA", "has the wrong sign"): "dS_sign", ("dkeys", "dA", UNTRANSPOSED): "dK_untransposed",
+    ("", "dP", TRANSPOSED): "dP_transposed", ("", "dP", UNTRANSPOSED): "dP_transposed",
+    ("dvalues", "PR_back", UNTRANSPOSED): "dV_PnotPT", ("", "dO", "is taken to be all ones"): "dO_ignored",
+    ("dB", "dA", TRANSPOSED): "dB_transposed", ("dB", "dA", UNTRANSPOSED): "dB_transposed",
+    ("dB", "dA", "is zero for all but the first batch element"): "dB_batch0",
+    ("", "dB", "is multiplied by gamma"): "dB_scaled", ("", "bias", "is missing"): "bias_ignored",
+    ("", "bias", "is multiplied by gamma"): "mask_after_scale", ("", "A", "is multiplied by ln 2"): "f_exp2",
+    ("PR_back", "R_back", "is missing"): "dV_nodrop", ("dP", "R_back", "is missing"): "dP_nodrop",
+    ("", "R", "is missing"): "dropout_ignored", ("", "R", "lacks the factor 1/(1 - rho)"): "f_drop_norescale",
+}
+
+
+def generated(places: Iterable[Place] = PLACES) -> list[Mistake]:
+    """Every edit that an operator makes at a place, those with a name of their own first."""
+    every = [_edit(place, *one) for place in places for one in operators_at(place)]
+    return sorted(every, key=lambda m: m.name not in KNOWN.values())
