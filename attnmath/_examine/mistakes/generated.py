@@ -63,7 +63,8 @@ def fitting(place: Place) -> Iterator[dict[str, Operator]]:
         (True, MINUS), ("P" not in letter.replace("dP", "") and letter not in ("dB", "R", "R_back"), RELU),
         (sizes[-1:] in "kv" and (at in PRODUCTS or letter == "dO"), OF_ROWS),
         (sizes[-1:] == "v" and (at in PRODUCTS or letter == "dO"), OF_VALUES), (at == ("dB", "dA"), OF_BIAS),
-        (at in PRODUCTS or letter in ("dP", "dA"), OF_READ), (sizes[:3] == "b H" and sizes[-1] != "1" and everywhere, OF_ORDER),
+        (at in PRODUCTS or letter in ("dP", "dA"), OF_READ),
+        (sizes[:3] == "b H" and sizes[-1] != "1" and everywhere, OF_ORDER),
         (at in (("dB", "dA"), ("", "bias")), OF_READ), (at == ("", "dA"), DROPPED), (at == ("", "L"), OF_L),
     ]
     yield from (some for fit, some in fits if fit)
