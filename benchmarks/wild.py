@@ -79,7 +79,9 @@ def outcome(job):
     try:
         report = examined(module, name, dtype, isolate)
         failed = any(f.name == "examination" for f in report.findings)
-        verdict, sentence = "exception" if failed else judged(report), report.sentence
+        verdict = "exception" if failed else judged(report)
+        further = [f.title for f in report.findings if f.kind in ("mistake", "unnamed", "unlisted")][1:]
+        sentence = "; also: ".join([report.sentence, *further])
         named = report.verdict == "wrong" and any(f.kind in ("mistake", "contract") for f in report.findings)
         named |= any(f.kind == "unlisted" and " in which " in f.title for f in report.findings)
     except BaseException as error:  # what the checker lets out

@@ -152,7 +152,7 @@ def test_true_and_false_that_are_added():
         return fn(q, k, v, mask)
 
     assert names(report_on(fn, options={"mask"})) == ["boolean_mask_added"]
-    with pytest.raises(AssertionError, match="added to the scores as 1 and 0: it hides nothing"):
+    with pytest.raises(AssertionError, match="True and False is taken too, and hides nothing"):
         assert_attention_gradients(fn, options={"mask"}, seed=1)
     assert_attention_gradients(fn, options={"mask"}, seed=1, conventions={"mask": "add"})
     assert names(report_on(hiding, options={"mask"})) == []

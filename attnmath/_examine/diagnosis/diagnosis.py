@@ -12,19 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from attnmath._examine.diagnosis.coefficients import from_terms, scaled_letters
-from attnmath._examine.diagnosis.gate import (
-    Ask,
-    Edit,
-    Proof,
-    Threshold,
-    changes_of,
-    edits_of,
-    fresh_trials,
-    proof,
-    reached,
-    sharpened,
-    shortened,
-)
+from attnmath._examine.diagnosis.fresh import fresh_trials, sharpened, shortened
+from attnmath._examine.diagnosis.gate import Ask, Edit, Proof, Threshold, changes_of, edits_of, proof, reached
 from attnmath._examine.diagnosis.mechanisms import flushed, replayed, rounded_somewhere, sameness, without_name
 from attnmath._examine.diagnosis.trial import Failure
 from attnmath._examine.mistakes.memory import MEMORY

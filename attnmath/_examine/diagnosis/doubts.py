@@ -64,14 +64,14 @@ def _other_meaning(candidate: Candidate, means: Conventions, sizes: Sizes) -> Fi
 
 
 def _added(candidate: Candidate, means: Conventions, sizes: Sizes) -> Finding | None:
-    """That True and False are taken as well, and added to the scores as 1 and 0."""
+    """That True and False are taken as well, and hide nothing: they are added as 1 and 0, or ignored."""
     case = small_problem(sizes, np.random.default_rng(0))
     case = replace(case, keep=_drawn(case, means.mask_axes or "nm"))
     if not (means.mask or "").startswith("add"):
         return None
     if any(_hides(candidate, means.told(mask=form), case) is not False for form in ("keep", "drop")):
         return None  # or they are refused
-    title = "a mask of True and False is taken too, and added to the scores as 1 and 0: it hides nothing"
+    title = "a mask of True and False is taken too, and hides nothing"
     cure = "hide by -inf, or refuse them; or conventions={'mask': 'add'} says that masks are numbers to be added"
     return Finding("hazard", "boolean_mask_added", title, cure=cure)
 
@@ -84,7 +84,8 @@ def _other_axes(candidate: Candidate, means: Conventions, sizes: Sizes) -> Findi
         return None
     for axes in ("bm", "bnm"):
         masked = replace(case, keep=_drawn(case, axes))
-        forms = (means.told(mask=form, mask_axes=axes) for form in MASK_FORMS)
+        alike = [form for form in MASK_FORMS if form.startswith("add") is (means.mask or "").startswith("add")]
+        forms = (means.told(mask=form, mask_axes=axes) for form in alike)
         hides = [x for x in (_hides(candidate, form, masked) for form in forms) if x is not None]
         if hides and not any(hides):
             usual = " ".join(means.mask_axes or "bhnm")

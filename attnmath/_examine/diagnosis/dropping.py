@@ -45,9 +45,18 @@ def _read_dropout_mask(candidate: Candidate, means: Conventions, sizes: Sizes, r
         if not W[~kept].any() and W[kept].all():
             wrong[form] = factor
     if not wrong:
-        return None, [_wrong_dropout(1.0, 1.0, False)] if ignored else []
+        nothing = ignored and _without_effect(candidate, case, means)
+        return None, [_wrong_dropout(1.0, 1.0, False)] if nothing else []
     form = "factors" if "factors" in wrong and not rate else next(iter(wrong))
     return form, [_wrong_dropout(wrong[form], float(kept.mean()), True)]
+
+
+def _without_effect(candidate: Candidate, case: Case, means: Conventions) -> bool:
+    """Whether a mask changes nothing, where the scores are not all alike."""
+    draw = np.random.default_rng(5).standard_normal
+    case = replace(case, Q=draw(case.Q.shape), K=draw(case.K.shape))
+    some = [candidate.run(x, means, forward=True).answer for x in (case, replace(case, R=None))]
+    return some[0] is None or some[1] is None or bool(np.abs(some[0].O - some[1].O).max() < 1e-6)
 
 
 def _rate_without_effect(candidate: Candidate, case: Case, means: Conventions) -> Reading:

@@ -13,7 +13,6 @@ from attnmath._examine.diagnosis.conventions import detect
 from attnmath._examine.diagnosis.diagnosis import GENERATED_NAMES, diagnose
 from attnmath._examine.diagnosis.habits import broken_habits, hazards
 from attnmath._examine.diagnosis.mechanisms import without_name
-from attnmath._examine.diagnosis.probes import TRIED, read_scale
 from attnmath._examine.diagnosis.reference import Reference, ReferenceFunctions, unlike_reference
 from attnmath._examine.diagnosis.repeated import unrepeated
 from attnmath._examine.diagnosis.smallest import smallest as smallest_case
@@ -248,12 +247,8 @@ class Examination:
         """That it is a function that is not in the list, and whether its gradients are those of its output."""
         if {f.name for f in self._contract()} - {"not finite"} or any(x.kind == "mistake" for x in self.notes):
             return None
-        if self.asked.scale is not None:
-            sizes, unscaled = self.candidate.sizes or TRIED[0], replace(self.means, scale=None)
-            read = read_scale(self.candidate, unscaled, sizes, np.random.default_rng(1))[0]
-            if read not in (None, self.asked.scale):
-                title = f"the scale is {read}, and {self.asked.scale} is demanded"
-                return Finding("mistake", "scale", title, cure="multiply Q K^T by the scale that is demanded")
+        if another := extent.other_scale(self.candidate, self.asked.scale, self.means):
+            return another
         if self.given:
             return None
         some, others = own_output.chosen(self.candidate, self.dtype, self.seed)

@@ -2,11 +2,15 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from attnmath._examine.contract import signature
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.contract import GRADIENT_OF
 from attnmath._examine.contract.functions import Fault
+from attnmath._examine.diagnosis.probes import TRIED, read_scale
 from attnmath._examine.problems.case import Conventions
 from attnmath._examine.report.found import Finding, TriedProblem
 
@@ -66,6 +70,18 @@ def not_judged(candidate: Candidate, told: Conventions, without: frozenset[str])
         title = f"not tried: {', '.join(f'`{name}`' for name in names)} (say options=)"
         found.append(Finding("convention", "not_tried", title))
     return found
+
+
+def other_scale(candidate: Candidate, asked: str | None, means: Conventions) -> Finding | None:
+    """That its scale is another than is demanded."""
+    if asked is None:
+        return None
+    sizes, unscaled = candidate.sizes or TRIED[0], replace(means, scale=None)
+    read = read_scale(candidate, unscaled, sizes, np.random.default_rng(1))[0]
+    if read in (None, asked):
+        return None
+    title = f"the scale is {read}, and {asked} is demanded"
+    return Finding("mistake", "scale", title, cure="multiply Q K^T by the scale that is demanded")
 
 
 def unusual(means: Conventions, told: Conventions) -> list[Finding]:

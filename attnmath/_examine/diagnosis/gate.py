@@ -5,20 +5,16 @@ Where it acts must be all problems, or those that one condition tells from the o
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
+from itertools import islice, product
 from operator import itemgetter
 from typing import NamedTuple
-
-import numpy as np
 
 from attnmath._examine.diagnosis.trial import Failure
 from attnmath._examine.mistakes.modes import IN_WAY_BACK, OWN, modes
 from attnmath._examine.mistakes.parts import Part
-from attnmath._examine.problems.case import Case, Conventions, traits_of
+from attnmath._examine.problems.case import Case, Conventions
 from attnmath._examine.problems.steps import DOWNSTREAM, Mistake, StepChanges
 
-FRESH = 12  # new problems that a name has to explain, too
-SHARPEST = 8  # calls that look for the place of a threshold
 Ask = Callable[[Case], Failure | None]  # what a candidate answers to one more problem
 
 
@@ -149,7 +145,7 @@ class Threshold(NamedTuple):
 
 
 def conditions(acts: Sequence[Case], rests: Sequence[Case]) -> Iterator[Condition | Threshold]:
-    """All that hold in each of the first and in none of the others, plain ones first."""
+    """The plainest that hold in each of the first and in none of the others."""
     if not rests:
         yield ALWAYS
         return
@@ -157,29 +153,42 @@ def conditions(acts: Sequence[Case], rests: Sequence[Case]) -> Iterator[Conditio
     def separates(holds: Callable[[Case], bool]) -> bool:
         return all(map(holds, acts)) and not any(map(holds, rests))
 
-    for wanted in (True, False):
+    def traits(wanted: bool) -> Iterator[Condition]:
         for trait, words in TRAITS.items():
             if separates(_trait(trait, wanted)):
                 yield Condition(words if wanted else _without(words), _trait(trait, wanted))
+
+    def relations(wanted: bool) -> Iterator[Condition]:
         for words, relation in RELATIONS.items():
             if separates(_relation(relation, wanted)):
                 yield Condition(words if wanted else _without(words), _relation(relation, wanted))
+
+    def multiples() -> Iterator[Condition]:
+        for size, t, wanted in product(("n", "m", "d_k", "d_v"), (4, 8, 16, 32, 64, 128), (False, True)):
+            if separates(_multiple(size, t, wanted)):
+                yield Condition(f"where {size} is {'a' if wanted else 'no'} multiple of {t}",
+                                _multiple(size, t, wanted))
+
+    plainest: list[Condition | Threshold] = list(traits(True))
+    plainest = plainest or [*traits(False), *relations(True), *_thresholds(acts, rests)]
+    plainest = plainest or list(islice(multiples(), 1))
+    yield from plainest or relations(False)
+
+
+def _thresholds(acts: Sequence[Case], rests: Sequence[Case]) -> Iterator[Threshold]:
+    """The lengths that tell the first from the others."""
     for size, length in LENGTHS.items():
         mine, others = ([length(c.sizes) for c in some] for some in (acts, rests))
         if max(others) < min(mine):
             yield Threshold(size, max(others), min(mine), True)
         elif max(mine) < min(others):
             yield Threshold(size, max(mine), min(others), False)
-    for size in ("n", "m", "d_k", "d_v"):
-        for t in (4, 8, 16, 32, 64, 128):
-            for wanted in (False, True):
-                if separates(_multiple(size, t, wanted)):
-                    yield Condition(f"where {size} is {'a' if wanted else 'no'} multiple of {t}",
-                                    _multiple(size, t, wanted))
-                    return
 
 
 # ---- whether edits explain everything -----------------------------------------------------------
+
+
+MOST_CONDITIONS = 3  # that tell as well where an edit acts; beside another edit there is one
 
 
 class Proof(NamedTuple):
@@ -219,84 +228,7 @@ def proof(edits: Sequence[Edit], trials: Sequence[Failure]) -> Proof | None:
     if always:
         return Proof(tuple(edits), ((ALWAYS,),) * len(edits))
     for i in sorted(possible):
-        telling = any(f.telling for f in acts[i])
-        if telling and (found := tuple(conditions([f.case for f in acts[i]], [f.case for f in rests[i]]))):
+        found = tuple(conditions([f.case for f in acts[i]], [f.case for f in rests[i]])) if acts[i] else ()
+        if any(f.telling for f in acts[i]) and 0 < len(found) <= (MOST_CONDITIONS if len(edits) == 1 else 1):
             return Proof(tuple(edits), tuple(found if j == i else (ALWAYS,) for j in range(len(edits))))
     return None
-
-
-# ---- new problems -------------------------------------------------------------------------------
-
-
-def cropped(case: Case, n: int, m: int) -> Case:
-    """Its first queries and keys alone."""
-
-    def scores(x: np.ndarray) -> np.ndarray:
-        x = x if x.ndim < 2 or x.shape[-2] == 1 else x[..., :n, :]
-        return x if x.ndim < 1 or x.shape[-1] == 1 else x[..., :m]
-
-    less = case.with_arrays(scores, "keep", "bias", "R")
-    less = less.with_arrays(lambda x: x[:, :, :n], "Q", "dO").with_arrays(lambda x: x[:, :, :m], "K", "V")
-    traits = case.traits - traits_of(case) | traits_of(less)
-    return replace(less, traits=frozenset(traits), name=f"{case.name}, {n} queries, {m} keys")
-
-
-def shorter(case: Case) -> Case:
-    """One query and one key less, where there are many enough."""
-    n, m = case.Q.shape[2], case.K.shape[2]
-    less = cropped(case, n - (n > 3), m - (m > 3))
-    return case if "empty row" in less.traits else less
-
-
-def fresh_trials(more: Sequence[Case], ask: Ask, found: Sequence[Proof]) -> list[Failure]:
-    """A dozen new problems, under the conditions and without them; some of other sizes."""
-    trials: list[Failure] = []
-    holds = [when.holds for proof in found for conditions in proof.when for when in conditions if when != ALWAYS]
-    kinds: list[Sequence[Case]] = [more]
-    if holds:
-        kinds = [[c for c in more if holds[0](c)], [c for c in more if holds[0](c) is False]]
-    for some in kinds:
-        most = FRESH // len(kinds)
-        spread = sorted(some, key=lambda c: c.Q.size * c.K.shape[2])[: 3 * most]
-        taken = 0
-        for i, case in enumerate([*spread[::3], *spread[1::3], *spread[2::3]]):
-            small = not case.traits & {"empty row", "poison", "causal"}
-            f = (ask(shorter(case)) if i % 3 == 2 and small else None) or ask(case)
-            trials += [f] if f else []
-            taken += f is not None
-            if taken == most:
-                break
-    return trials
-
-
-def shortened(f: Failure, ask: Ask) -> list[Failure]:
-    """The shortest problem, cut from one, that goes wrong as well, if there is one; found by halving."""
-    n, m = f.case.Q.shape[2], f.case.K.shape[2]
-    found: list[Failure] = []
-    low, high = 0.0, 1.0
-    for _ in range(SHARPEST):
-        middle = (low + high) / 2
-        one = ask(cropped(f.case, max(1, round(n * middle)), max(1, round(m * middle))))
-        if one is not None and one.wrong:
-            high, found = middle, [one]
-        else:
-            low = middle
-    return found
-
-
-def sharpened(t: Threshold, cases: Sequence[Case], ask: Ask, acts: Callable[[Failure], bool]) -> Threshold:
-    """The threshold, found by halving: problems that are cut to lengths between."""
-    longer = [c for c in cases if LENGTHS[t.size](c.sizes) >= t.high and not c.traits & {"causal", "empty row"}]
-    if t.size not in ("n", "m", "queries or keys") or not longer:
-        return t
-    case = min(longer, key=lambda c: LENGTHS[t.size](c.sizes))
-    n, m = case.Q.shape[2], case.K.shape[2]
-    for _ in range(SHARPEST):
-        middle = (t.low + t.high) // 2
-        if middle == t.low:
-            break
-        f = ask(cropped(case, min(n, middle) if t.size != "m" else n, min(m, middle) if t.size != "n" else m))
-        if f is None:
-            break
-        t = t._replace(high=middle) if acts(f) is t.above else t._replace(low=middle)
-    return t

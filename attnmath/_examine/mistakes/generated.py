@@ -23,6 +23,7 @@ from attnmath._examine.mistakes.operators import (
     OF_ORDER,
     OF_R,
     OF_READ,
+    OF_READ_TRANSPOSED,
     OF_ROWS,
     OF_VALUES,
     OF_WEIGHTS,
@@ -31,6 +32,7 @@ from attnmath._examine.mistakes.operators import (
     PRODUCTS,
     RELU,
     SIZES,
+    TRANSPOSED,
     ZERO,
     Operator,
     Place,
@@ -63,7 +65,8 @@ def fitting(place: Place) -> Iterator[dict[str, Operator]]:
         (True, MINUS), ("P" not in letter.replace("dP", "") and letter not in ("dB", "R", "R_back"), RELU),
         (sizes[-1:] in "kv" and (at in PRODUCTS or letter == "dO"), OF_ROWS),
         (sizes[-1:] == "v" and (at in PRODUCTS or letter == "dO"), OF_VALUES), (at == ("dB", "dA"), OF_BIAS),
-        (at in PRODUCTS or letter in ("dP", "dA"), OF_READ),
+        (at in TRANSPOSED, OF_READ_TRANSPOSED),
+        (at not in TRANSPOSED and (at in PRODUCTS or letter in ("dP", "dA")), OF_READ),
         (sizes[:3] == "b H" and sizes[-1] != "1" and everywhere, OF_ORDER),
         (at in (("dB", "dA"), ("", "bias")), OF_READ), (at == ("", "dA"), DROPPED), (at == ("", "L"), OF_L),
     ]
@@ -121,8 +124,11 @@ def _edit(place: Place, words: str, operator: Operator, fits: Callable[[Case], b
     return Mistake(KNOWN.get((*place, words), slug), title, forms, place.formula, place.words)
 
 
-TRANSPOSED, UNTRANSPOSED = OF_READ
 KNOWN = {  # names of some
+    **{("", "dP", words): "dP_transposed" for words in OF_READ},
+    **{("dB", "dA", words): "dB_transposed" for words in OF_READ},
+    **{("dkeys", "dA", words): "dK_untransposed" for words in OF_READ_TRANSPOSED},
+    **{("dvalues", "PR_back", words): "dV_PnotPT" for words in OF_READ_TRANSPOSED},
     **{("", x, "is zero"): "zeros" for x in ("dQ", "dkeys", "dvalues")},
     ("", "dB", "is zero"): "bias_missing", ("", "dA", "is zero"): "softmax_detached",
     ("dQ", "gamma_back", "is missing"): "dQ_noscale", ("dkeys", "gamma_back", "is missing"): "dK_noscale",
@@ -134,10 +140,7 @@ KNOWN = {  # names of some
     ("", "D", "is summed over the queries instead of the keys"): "D_wrong_axis",
     ("", "D", "is taken without the dropout mask"): "D_nodrop",
     ("", "D", "is that of the query before"): "D_rowmix", ("", "D", "is that of the next query"): "D_rowmix",
-    ("", "dA", "has the wrong sign"): "dS_sign", ("dkeys", "dA", UNTRANSPOSED): "dK_untransposed",
-    ("", "dP", TRANSPOSED): "dP_transposed", ("", "dP", UNTRANSPOSED): "dP_transposed",
-    ("dvalues", "PR_back", UNTRANSPOSED): "dV_PnotPT", ("", "dO", "is taken to be all ones"): "dO_ignored",
-    ("dB", "dA", TRANSPOSED): "dB_transposed", ("dB", "dA", UNTRANSPOSED): "dB_transposed",
+    ("", "dA", "has the wrong sign"): "dS_sign", ("", "dO", "is taken to be all ones"): "dO_ignored",
     ("dB", "dA", "is zero for all but the first batch element"): "dB_batch0",
     ("", "dB", "is multiplied by gamma"): "dB_scaled", ("", "bias", "is missing"): "bias_ignored",
     ("", "bias", "is multiplied by gamma"): "mask_after_scale", ("", "A", "is multiplied by ln 2"): "f_exp2",

@@ -222,9 +222,12 @@ OF_BIAS: dict[str, Operator] = {
     "is that of the first head where they share the bias, not a sum": first_of_broadcast(1),
 }
 OF_READ: dict[str, Operator] = {
-    "is reshaped, where it should be transposed": lambda s, x: T(untransposed(x)),
+    "is read with its axes exchanged": lambda s, x: T(untransposed(x)),
     "is transposed, where it should not be": lambda s, x: misread_transpose(x),
 }
+OF_READ_TRANSPOSED: dict[str, Operator] = dict(zip(  # where the formula has the transpose
+    ("is reshaped, where it should be transposed", "is not transposed"), OF_READ.values()))
+TRANSPOSED = {("dkeys", "dA"), ("dvalues", "PR_back"), ("QK", "keys"), ("dP", "values_back")}
 OF_L: dict[str, Operator] = {"has log2 in place of log": log2_of_sum}
 OF_ORDER: dict[str, Operator] = {
     "holds the sum of each head of each batch element and those before it":

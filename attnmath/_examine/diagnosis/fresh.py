@@ -1,0 +1,87 @@
+"""New problems for a diagnosis: a dozen that a name has to explain, too; shorter ones; a threshold."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from attnmath._examine.diagnosis.gate import ALWAYS, LENGTHS, Ask, Proof, Threshold
+from attnmath._examine.diagnosis.trial import Failure
+from attnmath._examine.problems.case import Case, traits_of
+
+FRESH = 12  # new problems that a name has to explain, too
+SHARPEST = 8  # calls that look for the place of a threshold
+
+
+def cropped(case: Case, n: int, m: int) -> Case:
+    """Its first queries and keys alone."""
+
+    def scores(x: np.ndarray) -> np.ndarray:
+        x = x if x.ndim < 2 or x.shape[-2] == 1 else x[..., :n, :]
+        return x if x.ndim < 1 or x.shape[-1] == 1 else x[..., :m]
+
+    less = case.with_arrays(scores, "keep", "bias", "R")
+    less = less.with_arrays(lambda x: x[:, :, :n], "Q", "dO").with_arrays(lambda x: x[:, :, :m], "K", "V")
+    traits = case.traits - traits_of(case) | traits_of(less)
+    return replace(less, traits=frozenset(traits), name=f"{case.name}, {n} queries, {m} keys")
+
+
+def shorter(case: Case) -> Case:
+    """One query and one key less, where there are many enough."""
+    n, m = case.Q.shape[2], case.K.shape[2]
+    less = cropped(case, n - (n > 3), m - (m > 3))
+    return case if "empty row" in less.traits else less
+
+
+def fresh_trials(more: Sequence[Case], ask: Ask, found: Sequence[Proof]) -> list[Failure]:
+    """A dozen new problems, under the conditions and without them; some of other sizes."""
+    trials: list[Failure] = []
+    holds = [when.holds for proof in found for conditions in proof.when for when in conditions if when != ALWAYS]
+    kinds: list[Sequence[Case]] = [more]
+    if holds:
+        kinds = [[c for c in more if holds[0](c)], [c for c in more if holds[0](c) is False]]
+    for some in kinds:
+        most = FRESH // len(kinds)
+        spread = sorted(some, key=lambda c: c.Q.size * c.K.shape[2])[: 3 * most]
+        taken = 0
+        for i, case in enumerate([*spread[::3], *spread[1::3], *spread[2::3]]):
+            small = not case.traits & {"empty row", "poison", "causal"}
+            f = (ask(shorter(case)) if i % 3 == 2 and small else None) or ask(case)
+            trials += [f] if f else []
+            taken += f is not None
+            if taken == most:
+                break
+    return trials
+
+
+def shortened(f: Failure, ask: Ask) -> list[Failure]:
+    """The shortest problem, cut from one, that goes wrong as well, if there is one; found by halving."""
+    n, m = f.case.Q.shape[2], f.case.K.shape[2]
+    found: list[Failure] = []
+    low, high = 0.0, 1.0
+    for _ in range(SHARPEST):
+        middle = (low + high) / 2
+        one = ask(cropped(f.case, max(1, round(n * middle)), max(1, round(m * middle))))
+        if one is not None and one.wrong:
+            high, found = middle, [one]
+        else:
+            low = middle
+    return found
+
+
+def sharpened(t: Threshold, cases: Sequence[Case], ask: Ask, acts: Callable[[Failure], bool]) -> Threshold:
+    """The threshold, found by halving: problems that are cut to lengths between."""
+    longer = [c for c in cases if LENGTHS[t.size](c.sizes) >= t.high and not c.traits & {"causal", "empty row"}]
+    if t.size not in ("n", "m", "queries or keys") or not longer:
+        return t
+    case = min(longer, key=lambda c: LENGTHS[t.size](c.sizes))
+    n, m = case.Q.shape[2], case.K.shape[2]
+    for _ in range(SHARPEST):
+        middle = (t.low + t.high) // 2
+        if middle == t.low:
+            break
+        f = ask(cropped(case, min(n, middle) if t.size != "m" else n, min(m, middle) if t.size != "n" else m))
+        if f is None:
+            break
+        t = t._replace(high=middle) if acts(f) is t.above else t._replace(low=middle)
+    return t
