@@ -42,9 +42,6 @@ class JudgedCase(NamedTuple):
     faults: tuple[Fault, ...]
 
 
-USUAL = "1/sqrt(d_k)"
-
-
 class Examination:
     """One candidate, what was found out about it, and the problems that it was given."""
 
@@ -208,7 +205,7 @@ class Examination:
         with np.errstate(all="ignore"):
             told = self.asked
             found = []
-            if told.scale is None and e.means.scale != USUAL:  # the scale was read where it may be the mistake
+            if told.scale is None and e.means.scale != "1/sqrt(d_k)":  # the scale was read where it may be the mistake
                 found = self._named(e, replace(e.means, scale=None), alone=True)
             if not found or any(x.kind != "mistake" for x in found):
                 found = self._named(e, e.means)
@@ -223,8 +220,8 @@ class Examination:
         named = all(x.kind == "mistake" for x in found)
         demanded = told != Conventions(layout=told.layout)
         # It may be another function, if its gradients are those of O.
-        far = {x.name for x in found} <= {"O_scaled", *GENERATED_NAMES}
-        far |= len(found) > 1 and any("O" in f.wrong for f in e.failures)
+        several = len(found) > 1 and any("O" in f.wrong for f in e.failures)
+        far = several or {x.name for x in found} <= {"O_scaled", *GENERATED_NAMES}
         if named and (demanded or not far):
             return found
         another = self._another()
