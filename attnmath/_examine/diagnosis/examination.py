@@ -205,7 +205,7 @@ class Examination:
         with np.errstate(all="ignore"):
             told = self.asked
             found = []
-            if told.scale is None and e.means.scale != "1/sqrt(d_k)":  # the scale was read where it may be the mistake
+            if told.scale is None and e.means.scale != "1/sqrt(d_k)":  # which may be the mistake
                 found = self._named(e, replace(e.means, scale=None), alone=True)
             if not found or any(x.kind != "mistake" for x in found):
                 found = self._named(e, e.means)
@@ -219,10 +219,9 @@ class Examination:
                 found = again if again and all(x.kind == "mistake" for x in again) else found
         named = all(x.kind == "mistake" for x in found)
         demanded = told != Conventions(layout=told.layout)
-        # It may be another function, if its gradients are those of O.
-        several = len(found) > 1 and any("O" in f.wrong for f in e.failures)
-        far = several or {x.name for x in found} <= {"O_scaled", *GENERATED_NAMES}
-        if named and (demanded or not far):
+        far = len(found) > 1 and any("O" in f.wrong for f in e.failures)
+        far |= {x.name for x in found} <= {"O_scaled", *GENERATED_NAMES}
+        if named and (demanded or not far):  # else it may be another function
             return found
         another = self._another()
         if another and another.kind == "unlisted" and named and len(found) == 1:
