@@ -22,7 +22,10 @@ from typing import NamedTuple
 
 WILD = Path(__file__).parent.parent / "tests" / "wild"
 sys.path.insert(0, str(WILD))
-COLLECTIONS = {"right": ["right"], "mistakes": ["mistakes_public", "mistakes_imagined"], "hostile": ["hostile"]}
+COLLECTIONS = {
+    "right": ["right", "right_later"], "mistakes": ["mistakes_public", "mistakes_imagined", "mistakes_later"],
+    "hostile": ["hostile", "hostile_later"],
+}
 FORMATS = "float64", "float32", "bfloat16"
 
 

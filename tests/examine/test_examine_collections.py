@@ -10,9 +10,10 @@ sys.path += [str(ROOT / "benchmarks"), str(ROOT / "tests" / "wild")]
 
 import wild  # noqa: E402
 
-EVERY = {"right": 6, "mistakes": 16, "hostile": 12}
+EVERY = {"right": 9, "mistakes": 24, "hostile": 13}
 # What ends or holds the process, or waits for minutes, is for the whole run.
-SLOW = ("holds", "sleeps", "stubborn", "deadlock", "hangs", "memory", "closes", "thread", "child", "dirties")
+SLOW = ("holds", "sleeps", "stubborn", "deadlock", "hangs", "memory", "closes", "thread", "child", "dirties", "never",
+        "meddle")
 
 
 def slice_of(which):
@@ -25,7 +26,8 @@ def slice_of(which):
 def test_what_is_right_is_not_called_wrong(job):
     found = wild.outcome(job)
     kind = wild.cases_of(job[0])[job[1]].kind
-    assert found.verdict in ("right", "not in the list") if kind == "other" else found.verdict.startswith("right"), found
+    own = kind == "other" or job[0] == "right_later"  # some of these have a window or a cap inside
+    assert found.verdict.startswith("right") or own and found.verdict == "not in the list", found
 
 
 @pytest.mark.parametrize("job", slice_of("mistakes"))
