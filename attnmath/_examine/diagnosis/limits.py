@@ -49,8 +49,11 @@ class Asking:
         return next((g for g in dict.fromkeys(steps) if self.with_(letters, x + g)), None)
 
 
-def limits(ask: Asking) -> tuple[Sizes, Taken]:
-    """Sizes for the other questions, and what may be of sizes, each asked for alone."""
+def limits(ask: Asking, one_width: bool) -> tuple[Sizes, Taken]:
+    """Sizes for the other questions, and what may be of sizes, each asked for alone.
+
+    one_width: that values are as wide as keys is known.
+    """
     s, layout = ask.sizes, ask.means.layout or "bhsd"
     only: dict[str, int] = ask.candidate.told_sizes | forced_sizes(layout)
     queries = axes_of(layout, "Q")
@@ -58,6 +61,9 @@ def limits(ask: Asking) -> tuple[Sizes, Taken]:
     multiples: dict[str, int] = {}
     square = s.square and _together(ask, ("n", "m"), only, multiples)
     same_width = s.d_k == s.d_v and _together(ask, ("d_k", "d_v"), only, multiples)
+    if one_width and not same_width:
+        _stepped(ask, ("d_k", "d_v"), only, multiples)
+        same_width = True
     alone = [*(() if square else ("n", "m")), *(() if same_width else ("d_k", "d_v"))]
     alone += [letter for letter, axis in (("b", "b"), ("H", "h")) if axis in queries]
     for letter in alone:

@@ -76,8 +76,22 @@ def read_sizes(candidate: Candidate, means: Conventions) -> Found:
         said.append(Finding("convention", "always_causal", title, cure=cure))
     if best.right == 1 and told.layout is None:
         said += wider_layout(best.layout, errors)
-    sizes, candidate.taken = limits(Asking(candidate, means, best.sizes))
+    one_width = _one_width(candidate, means, best)
+    if one_width:
+        title = "values of another width than that of keys are taken too, and their heads are cut elsewhere"
+        said.append(Finding("hazard", "one_width", title, cure="refuse d_v != d_k, or cut v by its own width"))
+    sizes, candidate.taken = limits(Asking(candidate, means, best.sizes), one_width)
     return means, sizes, said
+
+
+def _one_width(candidate: Candidate, means: Conventions, best: Rows) -> bool:
+    """Whether heads that share an axis with their numbers are right for values as wide as keys alone."""
+    s = best.sizes
+    if "(" not in parts_of_layout(best.layout)[0] or best.right < 1 or s.d_k != s.d_v:
+        return False
+    wide = Asking(candidate, means).takes(wider := replace(s, d_v=2 * s.d_k))
+    rows = _rows(candidate, means, wider)[0] if wide else None
+    return rows is not None and rows.right <= 0.5
 
 
 def _of_sizes(
