@@ -2,6 +2,7 @@
 
 import ctypes
 import locale
+import math
 import multiprocessing
 import os
 import random
@@ -22,7 +23,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 from attnmath import examine, examine_layer
 from attnmath._examine.contract import process
 from attnmath._examine.contract.candidate import Candidate
-from attnmath._examine.contract.worker import Patience, Worker
+from attnmath._examine.contract.worker import Pace, Patience, Worker
 from candidates import backward, forward, stubborn
 
 torch.use_deterministic_algorithms(False)  # imports what sets the environment
@@ -375,3 +376,54 @@ def test_an_interrupt_ends_the_process_too(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         examine(sdpa, seed=0, isolate=True, progress=interrupted)
     assert multiprocessing.active_children() == []
+
+
+# ---- slow, and not hanging -----------------------------------------------------------------------
+
+
+def busy(fn, seconds=4e-6, forever=math.inf):
+    """The same, a processor busy for so long for each score; for ever where there are so many scores."""
+
+    def slow(*args):
+        q, k = args[-3:-1]
+        scores = q[..., 0].size * k.shape[-2]
+        end = time.thread_time() + (math.inf if scores > forever else seconds * scores)
+        while time.thread_time() < end:
+            pass
+        return fn(*args)
+
+    return slow
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_what_is_slow_is_not_wrong(isolate):
+    report = examine(busy(forward), busy(backward), framework="numpy", seed=0, time_limit=1.0, isolate=isolate)
+    assert report.right and "of the problems not tried: too slow for" in " ".join(str(report).split())
+    assert sum(not p.judged for p in report.problems) < 6
+
+
+def test_what_is_slow_and_wrong_is_wrong():
+    def unlike(do, q, k, v):
+        dq, dk, dv = backward(do, q, k, v)
+        return dq, dk / 2, dv
+
+    report = examine(busy(forward), busy(unlike), framework="numpy", seed=0, time_limit=1.0, smallest=False)
+    assert report.wrong and "dK" in report.sentence and "did not come back" not in str(report)
+
+
+def test_what_is_quick_and_hangs_in_long_sequences_is_found():
+    for seconds, longest in ((0.0, 200_000), (2e-7, 200_000), (0.0, 100_000)):
+        report = examine(busy(forward, seconds, longest), backward, framework="numpy", seed=0, time_limit=1.0)
+        assert not report.right and "a call did not come back within 1 s" in report.sentence
+        assert report.wrong or longest == 100_000  # which is met before there are problems
+
+
+def test_what_a_call_begins_with_says_nothing_about_long_ones():
+    pace = Pace()
+    for scores in (100, 1000, 20_000):  # as where each shape is compiled
+        pace.note(False, scores, 0.5)
+    assert pace.expected(False, 10**7) == 0
+    pace.note(True, 40_000, 2.0)
+    assert pace.expected(True, 80_000) == pace.expected(False, 80_000) == 0  # nothing smaller is known
+    pace.note(True, 10_000, 0.5)
+    assert pace.expected(True, 80_000) == pace.expected(False, 80_000) == 4.0

@@ -245,3 +245,51 @@ def test_groups_are_looked_for_unasked():
     assert report.wrong and "the last query head of a group alone" in report.sentence
     assert all("groups" in p.traits for p in report.problems if p.ratios and not p.passed)
     assert examine(plain, seed=1, smallest=False).conventions.groups is None  # it takes none
+
+
+# ---- one length, one query ---------------------------------------------------------------------
+
+
+def of_length(length, layout="bhsd", fn=plain):
+    """The function for so many queries and keys alone, which its code does not name."""
+    numbers, axis = {"length": length}, layout.index("s")
+
+    def attention(q, k, v):
+        assert q.ndim == len(layout) and {x.shape[axis] for x in (q, k, v)} == {numbers["length"]}
+        return fn(*(x.movedim(axis, -2) for x in (q, k, v))).movedim(-2, axis)
+
+    return attention
+
+
+@pytest.mark.parametrize("length, layout", [(16, "bhsd"), (49, "bshd"), (24, "shd"), (196, "hsd")])
+def test_one_length_alone_is_found(length, layout):
+    report = examine(of_length(length, layout), seed=1, smallest=False)
+    assert report.right and report.conventions.layout == layout and f"n = {length}" in takes(report)
+    assert all(p.passed for p in report.problems)
+    half = examine(of_length(length, layout, HalfKeys.apply), seed=1, smallest=False)
+    assert half.wrong and "dK" in half.sentence
+
+
+def test_one_length_that_the_code_names():
+    assert "n = 21, m = 21" in takes(examine(only(lambda q, k, v: q.shape[-2] == k.shape[-2] == 21), seed=1))
+
+
+def decoding(fn):
+    """One query, and keys and values of each place, (b, s, h, d), that several heads may share."""
+
+    def attention(q, keys, values):
+        assert q.shape[1] == 1
+        repeated = (x.repeat_interleave(q.shape[2] // x.shape[2], 2).transpose(1, 2) for x in (keys, values))
+        return fn(q.transpose(1, 2), *repeated).transpose(1, 2)
+
+    return attention
+
+
+def test_one_query_alone():
+    report = examine(decoding(plain), seed=1, smallest=False)
+    assert report.right and report.conventions.layout == "bshd" and takes(report) == "n = 1"
+    assert report.conventions.groups == "blocks" and all(p.passed for p in report.problems)
+    half = examine(decoding(HalfKeys.apply), seed=1, smallest=False)
+    assert half.wrong and "dK" in half.sentence
+    unscaled = examine(decoding(lambda q, k, v: plain(q, k, v, 1.0)), seed=1, scale="1/sqrt(d_k)", smallest=False)
+    assert unscaled.wrong and "scale" in unscaled.sentence

@@ -212,3 +212,22 @@ def test_an_option_that_another_function_ignores_is_found():
     for word in ("mask", "causal"):
         report = judged(lambda q, k, v, mask=None, is_causal=False: OTHERS[0](q, k, v), options={word: OPTIONS[word]})
         assert report.wrong and f"{word} " in report.sentence and "is ignored" in report.sentence
+
+
+def near(q, k, v, k_of_scores=lambda k: k):
+    """Each query sees the three keys up to its own place, counted from the end; the least number hides others.
+
+    Where there are more queries than keys the first see nothing: their scores vanish in that number.
+    """
+    n, m = q.shape[-2], k.shape[-2]
+    behind = (torch.arange(n)[:, None] + m - n) - torch.arange(m)
+    hidden = torch.zeros(n, m, dtype=q.dtype).masked_fill((behind < 0) | (behind > 2), torch.finfo(q.dtype).min)
+    return torch.softmax(q @ k_of_scores(k).mT * q.shape[-1] ** -0.5 + hidden, -1) @ v
+
+
+def test_rows_that_see_nothing_are_left_out():
+    said = "the mean of all values"
+    report = judged(near)
+    assert report.unlisted and said in " ".join(str(report).split())
+    half = judged(lambda q, k, v: near(q, k, v, lambda k: (k + k.detach()) / 2))
+    assert half.wrong and "dK differs by" in half.sentence

@@ -29,6 +29,7 @@ from attnmath._examine.problems.case import Answer, Case, Conventions, Sizes
 from attnmath._examine.problems.taken import ANY, checked_sizes
 
 OPTION_WORDS = ("mask", "bias", "causal", "scale", "groups", "dropout", "dropout_mask", "seed")
+SHARE = 0.4  # of the limit of a call: what will take longer, going by the calls before, is not tried
 
 
 @dataclass(frozen=True)
@@ -268,7 +269,12 @@ class Candidate(Called):
         """The answer to a case that may have to be given in parts."""
         answers = []
         for at, part in contract.parts_of_case(case, call.layout):
+            scores, pace = part.Q.size // part.Q.shape[-1] * part.K.shape[2], self.worker.pace
+            if pace.expected(call.forward, scores) > SHARE * self.time_limit:
+                size = f"{part.sizes['n']} queries and {part.sizes['m']} keys within {self.time_limit:g} s"
+                raise Broken(Fault("slow", f"too slow for {size}"))
             answers.append((at, self.in_time(functools.partial(self.attempt, part, call, faults))))
+            pace.note(call.forward, scores, self.worker.spent)
         return contract.joined_answer(case, answers)
 
     def _with_dropout(self, case: Case, R: np.ndarray, call: Call) -> Case:

@@ -47,6 +47,33 @@ def processor_time(thread: threading.Thread) -> Callable[[], float]:
         return lambda: 0.0
 
 
+class Pace:
+    """How long calls take that compute many scores, to know beforehand of more scores that they take too long.
+
+    Only where the time grows with the scores: what a library needs to begin with, it needs once for each shape.
+    """
+
+    LEAST, MORE = 0.1, 4  # seconds of a processor that say something; how many times as many scores are more
+
+    def __init__(self) -> None:
+        self.seen: dict[bool, dict[int, float]] = {True: {}, False: {}}  # forward alone, or not: seconds of scores
+
+    def note(self, forward: bool, scores: int, seconds: float) -> None:
+        """That a call took so long."""
+        self.seen[forward][scores] = min(seconds, self.seen[forward].get(scores, seconds))
+
+    def expected(self, forward: bool, scores: int) -> float:
+        """The seconds that so many scores will take at least; 0 where it is not known."""
+        return max(self._expected(self.seen[x], scores) for x in {forward, True})
+
+    def _expected(self, seen: dict[int, float], scores: int) -> float:
+        known = [s for s in seen if s <= scores and seen[s] >= self.LEAST]
+        most = max(known, default=0)
+        fewer = [seconds for s, seconds in seen.items() if s * self.MORE <= most]
+        grows = bool(fewer) and seen[most] > self.MORE / 2 * max(fewer)
+        return seen[most] * scores / most if grows else 0.0
+
+
 class Worker:
     """A daemon thread that calls one function after another, and ends when nobody holds the worker any more.
 
@@ -55,6 +82,7 @@ class Worker:
 
     def __init__(self) -> None:
         self.hung: Fault | None = None  # the last call that did not come back
+        self.spent, self.pace = 0.0, Pace()  # the seconds of a processor of the last call
         self._begin()
 
     def _begin(self) -> None:
@@ -76,6 +104,7 @@ class Worker:
         while True:
             try:
                 good, result = self.done.get(timeout=patience.next_look())
+                self.spent = patience.used() - patience.start
                 break
             except queue.Empty:
                 if patience.over():

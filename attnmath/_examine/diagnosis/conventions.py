@@ -14,8 +14,9 @@ from attnmath._examine.contract.contract import MASK_FORMS, SCORES_AXES
 from attnmath._examine.diagnosis import probes
 from attnmath._examine.diagnosis.doubts import mask_doubts
 from attnmath._examine.diagnosis.dropping import read_dropout
+from attnmath._examine.diagnosis.limits import square_with
 from attnmath._examine.diagnosis.probes import Reading
-from attnmath._examine.diagnosis.takes import failed, read_sizes, square_with
+from attnmath._examine.diagnosis.takes import failed, read_sizes
 from attnmath._examine.problems.case import Case, Conventions, Rng, Sizes
 from attnmath._examine.report.report import Finding
 

@@ -28,7 +28,7 @@ from attnmath.rounding.formats import unit_roundoff
 # Threads that add in whatever order they finish: the numbers may still be right.
 HAZARDS = ("unordered_sums",)
 AGAIN = 6  # problems that failed, the smallest, are given again before anything is named
-REFUSALS = ("raises", "options")
+REFUSALS = ("raises", "options", "slow")
 # With these, the numbers say nothing about the formulas.
 OTHER_NUMBERS = ("wrong_order", "wrong_number", "shape", "list", "type", "integers", "output_reused", "stale_kv",
                  "nondeterministic")
@@ -83,6 +83,7 @@ class Examination:
         self.give(exact_cases(self.takes, self.dtype, self.seed, self.candidate.taken), exact=True)
         self.give(cases(self.takes, self.dtype, self.seed, self.candidate.taken))
         if not any(p.passed or p.ratios for p in self.problems):
+            self.faults |= dict.fromkeys(filter(None, [self.candidate.worker.hung]))
             found = self._contract() or extent.never_taken(self.problems, self.candidate)
             return self._report("not judged", found + extent.refusals(self.problems, self.faults))
         self._again()

@@ -49,9 +49,14 @@ def refusals(problems: Sequence[TriedProblem], faults: Iterable[Fault]) -> list[
     for p in problems:
         if p.note and p.note not in contract:  # one sentence for those that differ in numbers
             said.setdefault(first.setdefault(re.sub(r"\d+", "#", p.note), p.note), []).append(p.name)
-    return [Finding("convention", "refuses", f"it does not take {len(names)} of the problems: {note}",
-                    where=", ".join(names[:4]) + (", ..." if len(names) > 4 else ""))
-            for note, names in said.items()]
+    found = []
+    for note, names in said.items():
+        where = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+        slow = note.startswith("too slow")
+        title = f"it does not take {len(names)} of the problems: {note}"
+        title = f"{len(names)} of the problems not tried: {note}" if slow else title
+        found.append(Finding("convention", "too_slow" if slow else "refuses", title, where=where))
+    return found
 
 
 def not_judged(candidate: Candidate, told: Conventions, without: frozenset[str]) -> list[Finding]:

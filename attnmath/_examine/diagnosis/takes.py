@@ -2,30 +2,30 @@
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.functions import Fault, whole_numbers
-from attnmath._examine.contract.layouts import AXIS_ORDERS, MORE_ORDERS, axes_of, forced_sizes, parts_of_layout
+from attnmath._examine.contract.layouts import AXIS_ORDERS, MORE_ORDERS, forced_sizes, parts_of_layout
 from attnmath._examine.diagnosis.doubts import wider_layout
+from attnmath._examine.diagnosis.limits import Asking, limits
 from attnmath._examine.diagnosis.probes import TRIED, hard, right_rows
 from attnmath._examine.problems.case import Case, Conventions, Sizes
 from attnmath._examine.problems.steps import Steps
-from attnmath._examine.problems.taken import Taken
 from attnmath._examine.report.report import Finding
 
 MOST_SIZES = 160  # to be tried where none of the usual ones is taken
 ENOUGH = 12  # sizes that are refused in the same words
-LONG = 130  # queries and keys: what takes these is taken to be without a limit
 # The usual sizes of kernels, the likely ones first; before them come numbers that the code or its errors name.
 LENGTHS, WIDTHS, HEADS, ITEMS = (128, 7, 64, 256), (64, 128, 32, 16, 80, 96, 256), (3, 8, 4, 1, 2, 12, 16), (2, 1)
+# Where queries and keys may be of one length alone: windows of 4 by 4, 7 by 7, 14 by 14 places, and usual ones.
+ONE_LENGTH = (16, 24, 32, 48, 49, 50, 64, 77, 128, 196, 197, 256)
 # Errors that no size mends.
 OWN_ERRORS = ("ZeroDivisionError", "NameError", "ImportError", "ModuleNotFoundError", "UnboundLocalError")
-WORDS = ("mask", "bias", "causal", "dropout", "dropout_mask", "groups")
 Found = tuple[Conventions, Sizes | None, list[Finding]]
 
 
@@ -36,39 +36,6 @@ class Rows(NamedTuple):
     layout: str
     always: str | None
     sizes: Sizes  # which the layout may have changed
-
-
-@dataclass
-class Asking:
-    """A candidate that is asked which sizes it takes."""
-
-    candidate: Candidate
-    means: Conventions
-    sizes: Sizes = Sizes()
-
-    def refusal(self, sizes: Sizes, **fields: Any) -> Fault | None:
-        """Why it does not answer to a problem of these sizes, which is as plain as can be."""
-        b, H, G, n, m, d_k, d_v = sizes.seven
-        G = fields.pop("G", G)
-        Q, K, V, dO = map(np.zeros, ((b, H, n, d_k), (b, G, m, d_k), (b, G, m, d_v), (b, H, n, d_v)))
-        case = Case(Q, K, V, dO, **fields)
-        return self.candidate.run(case, self.means, forward=True).error
-
-    def takes(self, sizes: Sizes, **fields: Any) -> bool:
-        """Whether it answers to such a problem."""
-        return self.refusal(sizes, **fields) is None
-
-    def with_(self, letters: Sequence[str], size: int) -> bool:
-        """Whether it takes what it is known to take, with other numbers for these."""
-        return self.takes(replace(self.sizes, **dict.fromkeys(letters, size)))
-
-    def step(self, letters: Sequence[str]) -> int | None:
-        """Of which number these sizes have to be multiples; None where they may be one number alone."""
-        x = getattr(self.sizes, letters[0])
-        if self.with_(letters, x + 1):
-            return 1
-        steps = [2**k for k in range(1, 9) if x % 2**k == 0] + [x]
-        return next((g for g in dict.fromkeys(steps) if self.with_(letters, x + g)), None)
 
 
 def read_sizes(candidate: Candidate, means: Conventions) -> Found:
@@ -83,6 +50,9 @@ def read_sizes(candidate: Candidate, means: Conventions) -> Found:
         errors = faults if rows else errors or faults
         if best := rows:
             break
+    if best is None:  # it may take one query alone
+        rows = _rows(candidate, means, candidate.stated(replace(TRIED[0], n=1)))[0]
+        best = rows if rows and rows.right > 0.5 else None
     if not means.layout and (best is None or best.right <= 0.5):
         for sizes in TRIED[:2] if best is None else [best.sizes]:
             more = _rows(candidate, means, candidate.stated(sizes), MORE_ORDERS)[0]
@@ -106,8 +76,22 @@ def read_sizes(candidate: Candidate, means: Conventions) -> Found:
         said.append(Finding("convention", "always_causal", title, cure=cure))
     if best.right == 1 and told.layout is None:
         said += wider_layout(best.layout, errors)
-    sizes, candidate.taken = _limits(Asking(candidate, means, best.sizes))
+    one_width = _one_width(candidate, means, best)
+    if one_width:
+        title = "values of another width than that of keys are taken too, and their heads are cut elsewhere"
+        said.append(Finding("hazard", "one_width", title, cure="refuse d_v != d_k, or cut v by its own width"))
+    sizes, candidate.taken = limits(Asking(candidate, means, best.sizes), one_width)
     return means, sizes, said
+
+
+def _one_width(candidate: Candidate, means: Conventions, best: Rows) -> bool:
+    """Whether heads that share an axis with their numbers are right for values as wide as keys alone."""
+    s = best.sizes
+    if "(" not in parts_of_layout(best.layout)[0] or best.right < 1 or s.d_k != s.d_v:
+        return False
+    wide = Asking(candidate, means).takes(wider := replace(s, d_v=2 * s.d_k))
+    rows = _rows(candidate, means, wider)[0] if wide else None
+    return rows is not None and rows.right <= 0.5
 
 
 def _of_sizes(
@@ -120,18 +104,29 @@ def _of_sizes(
     best, said, vain = None, set[str](), 0
     several = dict.fromkeys(map(candidate.stated, _sizes_with(numbers)))
     for sizes in itertools.islice(several, MOST_SIZES):
-        faults = {x: Asking(candidate, means.told(layout=x)).refusal(_forced(sizes, x)) for x in layouts}
-        if taken := [x for x, fault in faults.items() if fault is None]:
-            rows = _rows(candidate, means, sizes, taken)[0]
-            if rows and rows.right > 0.5:
-                return rows
-            best = best or (rows if layouts is not MORE_ORDERS else None)
-        now = {re.sub(r"0x[0-9a-f]+|\d+", "#", x.sentence) for x in faults.values() if x}
+        rows, faults = _taken(candidate, means, sizes, layouts)
+        if rows and rows.right > 0.5:
+            return rows
+        best = best or (rows if layouts is not MORE_ORDERS else None)
+        now = {re.sub(r"0x[0-9a-f]+|\d+", "#", x.sentence) for x in faults if x}
         vain = 0 if now - said else vain + 1
         said |= now
         if vain >= ENOUGH * min(1 + len(numbers), 3) // (3 if layouts is MORE_ORDERS else 1):
             break
+    if best is None and layouts is not MORE_ORDERS:
+        named = dict.fromkeys(x for x in whole_numbers(candidate.fn, 0) if 4 < x <= 1024)
+        for n in dict.fromkeys([*itertools.islice(named, 6), *ONE_LENGTH]):
+            best = best or _taken(candidate, means, candidate.stated(replace(TRIED[1], n=n, m=n)), layouts)[0]
     return best
+
+
+def _taken(
+    candidate: Candidate, means: Conventions, sizes: Sizes, layouts: Sequence[str]
+) -> tuple[Rows | None, list[Fault | None]]:
+    """How much is right of these sizes in the layouts in which they are taken, and what went wrong in all."""
+    faults = {x: Asking(candidate, means.told(layout=x)).refusal(_forced(sizes, x)) for x in layouts}
+    taken = [x for x, fault in faults.items() if fault is None]
+    return (_rows(candidate, means, sizes, taken)[0] if taken else None), list(faults.values())
 
 
 def _forced(sizes: Sizes, layout: str) -> Sizes:
@@ -203,95 +198,3 @@ def _sizes_with(numbers: list[int]) -> Iterator[Sizes]:
     for row in sorted(ranked, key=lambda row: sum(rank for rank, _ in row)):
         (_, b), (_, H), (_, n), (_, (d_k, d_v)) = row
         yield Sizes(b, H, n, n, d_k, d_v)
-
-
-def _limits(ask: Asking) -> tuple[Sizes, Taken]:
-    """Sizes for the other questions, and what may be of sizes, each asked for alone."""
-    s, layout = ask.sizes, ask.means.layout or "bhsd"
-    only: dict[str, int] = ask.candidate.told_sizes | forced_sizes(layout)
-    queries = axes_of(layout, "Q")
-    only |= {"H": s.H} if "hd" in queries else {}
-    multiples: dict[str, int] = {}
-    square = s.square and _together(ask, ("n", "m"), only, multiples)
-    same_width = s.d_k == s.d_v and _together(ask, ("d_k", "d_v"), only, multiples)
-    alone = [*(() if square else ("n", "m")), *(() if same_width else ("d_k", "d_v"))]
-    alone += [letter for letter, axis in (("b", "b"), ("H", "h")) if axis in queries]
-    for letter in alone:
-        if letter not in only:
-            _stepped(ask, (letter,), only, multiples)
-    most = _most(ask, only, multiples)
-    more = multiples.get("n", 1)
-    at_most = not square and "n" not in only and not ask.with_(("n",), (s.m // more + 1) * more)
-    taken = Taken(square, at_most, same_width, tuple(only.items()), tuple(multiples.items()), most)
-    b, H, G, n, m, d_k, d_v = taken.sizes(Sizes().seven)
-    small = Sizes(b, H, n, m, d_k, d_v, None if G == H else G)
-    return (small if ask.takes(small) else s), taken
-
-
-def _stepped(ask: Asking, letters: Sequence[str], only: dict[str, int], multiples: dict[str, int]) -> None:
-    """Note of which number these sizes, which are equal, have to be multiples, or that they may be one alone."""
-    step = ask.step(letters)
-    if step is None:
-        only |= dict.fromkeys(letters, getattr(ask.sizes, letters[0]))
-    elif step > 1:
-        multiples |= dict.fromkeys(letters, step)
-
-
-def _together(
-    ask: Asking, letters: tuple[str, str], only: dict[str, int], multiples: dict[str, int]
-) -> bool:
-    """Whether two sizes have to be equal; then they are noted together."""
-    x = getattr(ask.sizes, letters[0])
-    if set(letters) & set(only):
-        return False
-    step = ask.step(letters) or x
-    if any(ask.with_((letter,), y) for letter in letters for y in (x + step, x // 2) if y):
-        return False
-    _stepped(ask, letters, only, multiples)
-    return letters[0] not in only
-
-
-def _most(ask: Asking, only: dict[str, int], multiples: dict[str, int]) -> int | None:
-    """The largest number of queries and keys, if it is not large."""
-    step = max(multiples.get("n", 1), multiples.get("m", 1))
-    top = -(-LONG // step) * step
-    if {"n", "m"} & set(only) or ask.with_(("n", "m"), top):
-        return None
-    fewest = -(-max(ask.sizes.n, ask.sizes.m) // step)
-    return step * (fewest + _last(lambda k: ask.with_(("n", "m"), (fewest + k) * step), top // step - fewest))
-
-
-def _last(holds: Callable[[int], bool], top: int) -> int:
-    """The last number below top for which it holds, if it holds up to some number."""
-    low, high = 0, top
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
-
-
-def square_with(candidate: Candidate, means: Conventions, sizes: Sizes) -> frozenset[str]:
-    """The options with which the candidate takes n = m alone."""
-    if sizes.square:
-        return frozenset()
-    ask, found = Asking(candidate, means), set()
-    for word in set(WORDS) & set(candidate.options):
-        for s in (sizes, replace(sizes, n=sizes.m)):
-            case_takes = _asked(ask, s, word)
-            if case_takes:
-                found |= {word.removesuffix("_mask")} if s.square else set()
-                break
-    return frozenset(found)
-
-
-def _asked(ask: Asking, s: Sizes, word: str) -> bool:
-    """Whether it takes these sizes with this option."""
-    scores = np.zeros((s.b, 1, s.n, s.m))
-    fields: dict[str, dict[str, Any]] = {
-        "mask": {"keep": scores == 0}, "bias": {"bias": scores}, "causal": {"causal": True},
-    }
-    if "dropout" in word:
-        return ask.takes(s, R=np.full((s.b, s.H, s.n, s.m), 2.0))
-    if word == "groups":
-        return s.H == 1 or ask.takes(replace(s, H=s.H if s.G else 2 * s.H), G=s.G or s.H)
-    return ask.takes(s, **fields[word])
