@@ -25,8 +25,7 @@ from attnmath._examine.report.report import UNLISTED, Finding, Report, TriedProb
 from attnmath._words.tolerance import CONSTANT
 from attnmath.rounding.formats import unit_roundoff
 
-# Threads that add in whatever order they finish: the numbers may still be right.
-HAZARDS = ("unordered_sums",)
+HAZARDS = ("unordered_sums",)  # threads that add in whatever order they finish: the numbers may still be right
 AGAIN = 6  # problems that failed, the smallest, are given again before anything is named
 REFUSALS = ("raises", "options", "slow")
 # With these, the numbers say nothing about the formulas.
