@@ -94,7 +94,8 @@ def test_every_edit_that_is_generated_is_one():
     """In some setting it changes something, in each of its directions it can be computed, and no title stands twice."""
     r = np.random.default_rng(9)
     wide = Case(*(r.normal(size=(2, 2, n, 134)) for n in (3, 5, 5, 3)))
-    settings = [(x, Steps(x)) for x in (*SETTINGS, wide)]
+    shared = case(bias=r.normal(size=(1, 1, 4, 6)))
+    settings = [(x, Steps(x)) for x in (*SETTINGS, wide, shared)]
     for mistake in GENERATED:
         answers = ((right, right.changed(changes).answer()) for x, right in settings
                    for _, change in mistake.forms(x, Conventions()) for _, changes in modes(change))
