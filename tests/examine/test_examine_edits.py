@@ -1,0 +1,110 @@
+"""Edits that operators make: in a part of the heads, in one kernel, with own gradients, in long calls, in pairs."""
+
+import pytest
+import torch
+
+from attnmath import examine
+
+
+def causal(n, m):
+    return torch.ones(n, m, dtype=torch.bool).tril(m - n)
+
+
+def weights(q, k, seen=True):
+    return torch.where(torch.as_tensor(seen), q @ k.mT * q.shape[-1] ** -0.5, -torch.inf).softmax(-1)
+
+
+def odd_heads_see_all(q, k, v, is_causal=False):
+    odd = (torch.arange(q.shape[1]) % 2 == 1)[:, None, None]
+    return weights(q, k, causal(q.shape[2], k.shape[2]) | odd if is_causal else True) @ v
+
+
+def nothing_is_hidden_after_64(q, k, v, is_causal=False):
+    seen = causal(q.shape[2], k.shape[2]).clone()
+    seen[64:], seen[:, 64:] = True, True
+    return weights(q, k, seen if is_causal else True) @ v
+
+
+def added_after(q, k, v, bias=None):
+    P = weights(q, k)
+    return (P if bias is None else P + bias) @ v
+
+
+class Backward:
+    """Gradients by hand, of which some are spoiled."""
+
+    def __init__(self, dQ=lambda x, dA: x, dK=lambda x: x, dV=lambda x: x):
+        self.dQ, self.dK, self.dV = dQ, dK, dV
+
+    def __call__(self, do, q, k, v):
+        P, gamma = weights(q, k), q.shape[-1] ** -0.5
+        dP = do @ v.mT
+        dA = gamma * P * (dP - (P * dP).sum(-1, keepdim=True))
+        return self.dQ(dA @ k, dA), self.dK(dA.mT @ q), self.dV(P.mT @ do)
+
+
+def head(q, k, v):
+    return weights(q, k) @ v
+
+
+def titles(report):
+    return [f.title for f in report.findings if f.kind in ("mistake", "unlisted")]
+
+
+def on(fn, backward=None, **more):
+    return examine(fn, backward, dtype="float32", seed=1, smallest=False, progress=False, **more)
+
+
+@pytest.mark.parametrize("fn, option, words", [
+    (odd_heads_see_all, "is_causal", "the causal mask is ignored (for the odd heads alone)"),
+    (nothing_is_hidden_after_64, "is_causal", "beyond 64 places nothing is hidden"),
+    (added_after, "bias", "the bias is added to the weights, after the softmax"),
+])
+def test_a_forward_whose_gradients_are_its_own(fn, option, words):
+    report = on(fn, options={option.removeprefix("is_"): option})
+    assert report.wrong and words in titles(report)[0], str(report)
+
+
+def test_a_forward_is_not_named_where_its_gradients_are_others():
+    class Spoiled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, q, k, v, bias):
+            ctx.save_for_backward(q, k, v, bias)
+            return added_after(q, k, v, bias)
+
+        @staticmethod
+        def backward(ctx, do):
+            with torch.enable_grad():
+                x = [t.detach().requires_grad_() for t in ctx.saved_tensors]
+                dQ, *others = torch.autograd.grad(added_after(*x), x, do)
+            return dQ * torch.linspace(0.5, 1.5, dQ.shape[-1]), *others
+
+    def fn(q, k, v, bias=None):
+        return Spoiled.apply(q, k, v, bias) if bias is not None else head(q, k, v)
+
+    report = on(fn, options={"bias": "bias"})
+    assert report.wrong and not titles(report), str(report)
+
+
+@pytest.mark.parametrize("backward, words", [
+    (Backward(dQ=lambda x, dA: x.cumsum(1)), ["dQ holds the sum of each head and those before it"]),
+    (Backward(dK=lambda x: x.sum(0, keepdim=True).expand_as(x)), ["dK is the sum over every batch element, for all"]),
+    (Backward(dV=lambda x: torch.cat([x[:, 1:], 0 * x[:, :1]], 1)), []),  # none of the edits
+    (Backward(dQ=lambda x, dA: x / dA.shape[-1], dV=lambda x: torch.where(
+        (torch.arange(x.shape[2]) < x.shape[2] // 4 * 4)[:, None], x, 0)),
+     ["dQ is 1/m times what it should be", "dV misses the last keys (what whole tiles of 4 leave)"]),
+])
+def test_a_backward_by_hand(backward, words):
+    report = on(head, backward)
+    assert report.wrong and titles(report) == words, str(report)
+
+
+def test_one_kernel_of_two():
+    def clipped(dQ, dA):
+        return dA.clamp(min=0) @ clipped.k
+
+    def backward(do, q, k, v):
+        clipped.k = k
+        return Backward(dQ=clipped)(do, q, k, v)
+
+    assert titles(on(head, backward)) == ["dA is set to zero where it is negative, in dQ = gamma dA K"]
