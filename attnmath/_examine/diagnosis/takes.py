@@ -52,7 +52,8 @@ def read_sizes(candidate: Candidate, means: Conventions) -> Found:
             break
     if best is None:  # it may take one query alone
         rows = _rows(candidate, means, candidate.stated(replace(TRIED[0], n=1)))[0]
-        best = rows if rows and rows.right > 0.5 else None
+        if rows and rows.right > 0.5 and errors[rows.layout].name == "raises":  # and does not lose the others
+            best = rows
     if not means.layout and (best is None or best.right <= 0.5):
         for sizes in TRIED[:2] if best is None else [best.sizes]:
             more = _rows(candidate, means, candidate.stated(sizes), MORE_ORDERS)[0]
