@@ -121,7 +121,21 @@ def _edit(place: Place, words: str, operator: Operator, fits: Callable[[Case], b
     x = said(place.letter)
     title = f"{x} {words}, in {place.words}" if place.step else f"{x} {words}"
     slug = re.sub("[^A-Za-z0-9]+", "_", f"{place.step} {place.letter} {words}").strip("_")
-    return Mistake(KNOWN.get((*place, words), slug), title, forms, place.formula, place.words)
+    name = KNOWN.get((*place, words), slug)
+    cure = place.words if place.step else CURES.get(place.letter, place.words)
+    return Mistake(name, TITLES.get(name, title), forms, place.formula, cure)
+
+
+TITLES = {  # plainer than what an operator says
+    "f_exp2": "2**x is taken in place of exp(x)", "D_missing": "the row term D is missing: dA = P o dP",
+    "softmax_detached": "no gradient passes through the softmax: dA = 0",
+    "dQK_noscale": "dQ and dK miss the scale gamma",
+}
+CURES = {
+    "bias": "A = gamma Q K^T + B, with the bias in B", "dO": "use the dO that is given",
+    "R": "R is 0 or 1/(1 - rho), the same in both directions", "gamma_back": "dQ = gamma dA K, dK = gamma dA^T Q",
+    "seen": "each batch element, head and query has its own row of the mask",
+}
 
 
 KNOWN = {  # names of some
@@ -142,6 +156,7 @@ KNOWN = {  # names of some
     ("", "D", "is that of the query before"): "D_rowmix", ("", "D", "is that of the next query"): "D_rowmix",
     ("", "dA", "has the wrong sign"): "dS_sign", ("", "dO", "is taken to be all ones"): "dO_ignored",
     ("dB", "dA", "is zero for all but the first batch element"): "dB_batch0",
+    ("dB", "dA", "is that of the first batch element where they share the bias, not a sum"): "dB_batch0",
     ("", "dB", "is multiplied by gamma"): "dB_scaled", ("", "bias", "is missing"): "bias_ignored",
     ("", "bias", "is multiplied by gamma"): "mask_after_scale", ("", "A", "is multiplied by ln 2"): "f_exp2",
     ("PR_back", "R_back", "is missing"): "dV_nodrop", ("dP", "R_back", "is missing"): "dP_nodrop",

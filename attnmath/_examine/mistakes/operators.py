@@ -22,7 +22,8 @@ FORMULAS = {  # of each step, as the book has it
     "dK": "dK of each query head, summed over the group", "dV": "dV of each query head, summed over the group",
 }
 NAMES = {"keys": "K", "keys_back": "K", "values": "V", "values_back": "V", "dkeys": "dK", "dvalues": "dV",
-         "PR_back": "P o R", "seen": "the mask", "bias": "the bias", "QK": "Q K^T"}
+         "PR_back": "P o R", "seen": "the mask", "bias": "the bias", "QK": "Q K^T",
+         "D": "the row term D", "gamma_back": "the scale gamma", "gamma": "the scale gamma"}
 SIZES = {  # of each letter
     **dict.fromkeys(("Q", "dQ"), "b H n d_k"), **dict.fromkeys(("dO", "O"), "b H n d_v"),
     **dict.fromkeys(("keys", "keys_back", "dkeys"), "b H m d_k"), "K": "b G m d_k", "dK": "b G m d_k",
@@ -68,7 +69,10 @@ class Place(NamedTuple):
     @property
     def words(self) -> str:
         """Its formula."""
-        name, x = said(self.step or self.letter), self.step or self.letter
+        x = self.step or self.letter
+        if x == "PR_back":
+            return f"dV = {FORMULAS['dvalues']}"
+        name = said(x).removeprefix("the row term ")
         return f"{name} = {FORMULAS[x]}" if x in FORMULAS else name
 
     @property
@@ -181,7 +185,7 @@ def unnormalised(s: Steps, P: np.ndarray) -> np.ndarray:
 
 MINUS: dict[str, Operator] = {"has the wrong sign": lambda s, x: -x}
 RELU: dict[str, Operator] = {"is set to zero where it is negative": lambda s, x: np.maximum(x, 0)}
-ZERO: dict[str, Operator] = {"is zero": lambda s, x: 0 * x}
+ZERO: dict[str, Operator] = {"is zero": lambda s, x: np.zeros_like(x)}
 ONES: dict[str, Operator] = {"is taken to be all ones": lambda s, x: np.ones_like(x)}
 LN_2: dict[str, Operator] = {
     "is multiplied by ln 2": lambda s, x: x * np.log(2), "is multiplied by log2(e)": lambda s, x: x / np.log(2),
@@ -190,7 +194,7 @@ GAMMA: dict[str, Operator] = {
     "is multiplied by gamma": lambda s, x: x * s.gamma, "is divided by gamma": lambda s, x: x / s.gamma,
 }
 DROPPED: dict[str, Operator] = {"is zero where a weight is dropped": lambda s, x: x * (s.R_back > 0)}
-OF_ADDED: dict[str, Operator] = {"is missing": lambda s, x: 0 * x}
+OF_ADDED: dict[str, Operator] = {"is missing": lambda s, x: np.zeros_like(x)}
 OF_FACTORS: dict[str, Operator] = {"is missing": lambda s, x: np.ones_like(x), "is used twice": lambda s, x: x * x}
 OF_GAMMA: dict[str, Operator] = {
     **OF_FACTORS, **LN_2,

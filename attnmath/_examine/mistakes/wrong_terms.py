@@ -51,7 +51,7 @@ def over_axis(*axes: int) -> StepChanges:
 
 
 def tilings(m: int) -> Iterator[tuple[str, list[slice]]]:
-    for t in dict.fromkeys([128, 64, 32, 16, 8, 4, 2, 1, *range(20, 2, -1)]):
+    for t in dict.fromkeys([128, 64, 32, 16, 8, 4, 2, *range(20, 2, -1)]):
         if t < m:
             yield f"tiles of {t} keys", [slice(i, min(i + t, m)) for i in range(0, m, t)]
     for parts in (2, 3, 4, 8):
