@@ -78,6 +78,11 @@ MEASURED = {
     "scale_from_d_v": {"dQ_scaled", "dK_scaled"},
     "dQ_by_lengths": {"dQ_scaled"},  # n/m times
     "group_weighted": {"gqa_weights"},
+    # Nobody listed these, and an operator at a place makes them.
+    "dV_squared_weights": {"PR_back_P_back_is_used_twice"},
+    "D_of_other_head": {"D_is_that_of_the_head_before"},
+    "dK_shifted_queries": {"dkeys_dA_is_that_of_the_next_query"},
+    "batch_stride": {"dP_values_back_is_that_of_the_first_batch_element_for_all"},
     "dQ_clipped": {"not_linear"},
     "rough_exponential": {"low_precision"},
 }

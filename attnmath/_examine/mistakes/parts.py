@@ -12,8 +12,8 @@ from attnmath._examine.problems.steps import StepChanges, Steps
 
 Rule = Callable[[np.ndarray, int], np.ndarray]  # which places of so many
 RULES: dict[str, Rule] = {
-    "the first {}": lambda i, k: i == 0, "all {} but the first": lambda i, k: i > 0,
-    "the last {}": lambda i, k: i == k - 1, "all {} but the last": lambda i, k: i < k - 1,
+    "the first of the {}": lambda i, k: i == 0, "all {} but the first": lambda i, k: i > 0,
+    "the last of the {}": lambda i, k: i == k - 1, "all {} but the last": lambda i, k: i < k - 1,
     "the odd {}": lambda i, k: i % 2 == 1, "the even {}": lambda i, k: i % 2 == 0,
 }
 TILES = (128, 64, 32, 16, 8, 4, 2)
