@@ -91,14 +91,18 @@ def diagnose(
 # ---- which edits may it be ----------------------------------------------------------------------
 
 
+def most_edits(f: Failure) -> int:
+    """How many edits are tried in a problem: fewer in a long one."""
+    return int(MOST_SCORES / (f.want.O[..., 0].size * f.case.K.shape[2]))
+
+
 def one_edit(
     failures: Sequence[Failure], mistakes: Sequence[Mistake], part: Part | None = None
 ) -> Iterator[tuple[Edit, ...]]:
     """Each edit that gives what came in the first failing problem; of a long one the first edits alone."""
     f = failures[0]
-    most = int(MOST_SCORES / (f.want.O[..., 0].size * f.case.K.shape[2]))
     every = (x for mistake in mistakes for x in edits_of(mistake, f, True, part))
-    for edit, changes in islice(every, most):
+    for edit, changes in islice(every, most_edits(f)):
         if f.explained_by(changes):
             yield (edit,)
 
@@ -132,10 +136,10 @@ def two_edits(trials: Sequence[Failure]) -> Iterator[tuple[Edit, ...]]:
     kinds = {(edit.mistake.title, edit.detail): edit for (edit,) in one_edit(failures, HEAD_MISTAKES)}
     ranked = [(sum(f.explained_by(changes_of((edit,), f)) for f in some), edit) for edit in kinds.values()]
     for _, first in sorted(ranked, key=lambda x: -x[0])[:MOST_FIRST]:
-        left = next((f for f in failures if not f.explained_by(changes_of((first,), f))), None)
+        left = next((f for f in trials if f.wrong and not f.explained_by(changes_of((first,), f))), None)
         if left is not None:
             yield from pairs_with(first, left)
-    richest = max(failures, key=lambda f: (f.telling, len(f.wrong), f.size))
+    richest = max(failures, key=lambda f: (len(f.wrong), f.telling, f.size))
     parts = partly(richest)
     for (a, of_a), (b, of_b) in permutations(parts, 2):
         all_of_it = of_a | of_b == richest.wrong.keys() and a.mistake.name != b.mistake.name
@@ -166,15 +170,14 @@ def pairs_with(first: Edit, f: Failure) -> Iterator[tuple[Edit, ...]]:
     """An edit, and each other that with it gives what came in a problem."""
     mine = changes_of((first,), f)
     could = reached(mine)
-    for mistake in HEAD_MISTAKES:
-        if mistake.name != first.mistake.name:
-            for other, changes in edits_of(mistake, f):
-                if OWN in changes or not could | reached(changes) >= f.wrong.keys():
-                    continue
-                if f.explained_by((*changes[:-1], *mine, changes[-1])):
-                    yield first, other
-                elif mine and changes[-1].keys() & mine[-1].keys() and f.explained_by((*changes, *mine)):
-                    yield other, first
+    others = ((other, changes) for mistake in HEAD_MISTAKES if mistake.name != first.mistake.name
+              for other, changes in edits_of(mistake, f)
+              if OWN not in changes and could | reached(changes) >= f.wrong.keys())
+    for other, changes in islice(others, most_edits(f)):
+        if f.explained_by((*changes[:-1], *mine, changes[-1])):
+            yield first, other
+        elif mine and changes[-1].keys() & mine[-1].keys() and f.explained_by((*changes, *mine)):
+            yield other, first
 
 
 # ---- how it is said -----------------------------------------------------------------------------

@@ -187,6 +187,10 @@ SCALES: dict[str, tuple[str, Callable[[steps.Steps, float], float]]] = {
     "scale_sqrt_twice": ("is d_k^(-1/4): the root is taken twice", lambda s, x: s.Q.shape[3] ** -0.25),
 }
 WRONG_GRADIENTS: list[Mistake] = [
+    *(Mistake("zeros", f"{who} are zero", only(steps.multiplied(*letters, by=lambda s: 0)), BACK,
+              "return what was computed") for who, letters in (
+        ("dK and dV", ("dkeys", "dvalues")), ("dQ, dK and dV", ("dQ", "dkeys", "dvalues")),
+        ("dQ, dK, dV and dB", ("dQ", "dkeys", "dvalues", "dB")))),
     *(Mistake("no_jacobian", "the softmax's Jacobian is missing: dA = dP", only({"dA": dA}), steps.JACOBIAN,
               "dA = P o (dP - D)") for dA in (
         lambda s, x: np.where(s.P_back > 1e-40, s.dP, 0.0),  # 0 in each format
