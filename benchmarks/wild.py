@@ -1,6 +1,6 @@
 """The collections of tests/wild before the checker: right code, mistakes, hostile candidates.
 
-    python benchmarks/wild.py                                      all, in float64, float32 and bfloat16
+    python benchmarks/wild.py                     right in float64, float32 and bfloat16, the others in float32
     python benchmarks/wild.py --only right --dtypes float32
     python benchmarks/wild.py --only mistakes --names names.txt    what is named, beside what its author says
 
@@ -131,14 +131,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", choices=[*COLLECTIONS], help="one collection")
     parser.add_argument("--case", default="", help="cases whose name has this in it")
-    parser.add_argument("--dtypes", nargs="+", default=FORMATS)
+    parser.add_argument("--dtypes", nargs="+")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1)))
     parser.add_argument("--names", type=Path, help="where to write what is named, for a reader to judge")
     args = parser.parse_args()
     found = []
     for which in [args.only] if args.only else COLLECTIONS:
         outcomes = []
-        for x in run(list(jobs_of(which, args.dtypes, args.case)), args.jobs):
+        dtypes = args.dtypes or (FORMATS if which == "right" else ["float32"])
+        for x in run(list(jobs_of(which, dtypes, args.case)), args.jobs):
             outcomes.append(x)
             print(f"{x.name:44} {x.dtype:9} {x.verdict:16} {x.seconds:5.1f} s  {x.sentence[:150]}", flush=True)
         found.append((which, outcomes))

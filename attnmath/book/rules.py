@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attnmath._examine.mistakes.mistakes import MISTAKES
+from attnmath._examine.mistakes.modes import BACK_NAMES, again, in_way_back
 from attnmath._examine.problems.bounds import bounds, judge_answer, right_answer
 from attnmath._examine.problems.case import Answer, Case, Conventions, Draft
 from attnmath._examine.problems.families import drawn_case
@@ -179,6 +180,7 @@ RULES: dict[str, Callable[[AttentionProgram, AttentionProgram, Probe], bool]] = 
 
 TRIAL_MEANS = Conventions(causal="lower_right")
 FIRST_FORMS = {m.name: m for m in reversed(MISTAKES)}  # the first form of each
+IN_WAY_BACK = {BACK_NAMES[name]: m for name, m in FIRST_FORMS.items() if name in BACK_NAMES}
 SUM_ROUNDINGS = 1e-12  # of the sizes that are summed up: some dozen roundings
 
 
@@ -189,8 +191,13 @@ def single_problem(sizes: tuple, family: str = "gaussian", dtype: str = "float64
 
 def wrong(case: Case, mistake: str | StepChanges, dtype: str = "float64") -> Answer | None:
     """What a program with this mistake returns; None where the problem has no room for it."""
-    forms = FIRST_FORMS[mistake].forms(case, TRIAL_MEANS) if isinstance(mistake, str) else [("", mistake)]
-    for _, change in forms:
+    if not isinstance(mistake, str):
+        changes = [mistake]
+    elif mistake in FIRST_FORMS:
+        changes = [change for _, change in FIRST_FORMS[mistake].forms(case, TRIAL_MEANS)]
+    else:
+        changes = [in_way_back(again(x)) for _, x in IN_WAY_BACK[mistake].forms(case, TRIAL_MEANS)]
+    for change in changes:
         O, *gradients = Steps(case, TRIAL_MEANS, [change]).answer()
         return Answer(nearest(O, dtype), *(None if x is None else nearest(x, dtype) for x in gradients))
     return None

@@ -127,7 +127,7 @@ def _edit(place: Place, words: str, operator: Operator, fits: Callable[[Case], b
 
 
 TITLES = {  # plainer than what an operator says
-    "f_exp2": "2**x is taken in place of exp(x)", "D_missing": "the row term D is missing: dA = P o dP",
+    "D_missing": "the row term D is missing: dA = P o dP",
     "softmax_detached": "no gradient passes through the softmax: dA = 0",
     "dQK_noscale": "dQ and dK miss the scale gamma",
 }
@@ -158,7 +158,6 @@ KNOWN = {  # names of some
     ("dB", "dA", "is zero for all but the first batch element"): "dB_batch0",
     ("dB", "dA", "is that of the first batch element where they share the bias, not a sum"): "dB_batch0",
     ("", "dB", "is multiplied by gamma"): "dB_scaled", ("", "bias", "is missing"): "bias_ignored",
-    ("", "bias", "is multiplied by gamma"): "mask_after_scale", ("", "A", "is multiplied by ln 2"): "f_exp2",
     ("PR_back", "R_back", "is missing"): "dV_nodrop", ("dP", "R_back", "is missing"): "dP_nodrop",
     ("", "R", "is missing"): "dropout_ignored", ("", "R", "lacks the factor 1/(1 - rho)"): "f_drop_norescale",
 }

@@ -209,6 +209,12 @@ WRONG_GRADIENTS: list[Mistake] = [
 WRONG_WEIGHTS: list[Mistake] = [
     *(Mistake(name, f"the scale {words}", only({"gamma": gamma}, lambda case: case.scale is None), ATTENTION,
               "gamma = 1/sqrt(d_k), or the scale that is demanded") for name, (words, gamma) in SCALES.items()),
+    Mistake("f_exp2", "2**x is taken in place of exp(x)",
+            only(steps.multiplied("gamma", "bias", "dB", by=lambda s: np.log(2))), ATTENTION,
+            "multiply the scores by log2(e) first"),
+    Mistake("mask_after_scale", "the bias is added before the scale, and scaled with the scores",
+            only(steps.multiplied("bias", "dB", by=lambda s: s.gamma), lambda case: case.bias is not None),
+            ATTENTION, "scale the scores first, then add the bias"),
     Mistake("scale_ignored", "the scale that is given is ignored", steps.ignored("gamma", "scale"), ATTENTION,
             "use it"),
     *(Mistake("f_axis", f"the softmax is taken over the {over} instead of the keys", only(over_axis(*axes)),
