@@ -228,7 +228,6 @@ def _empty_row(candidate: Candidate, means: Conventions) -> Finding | None:
     cure = "0 where the sum of a row's exponentials is 0, before it is divided by"
     lines = pasted(candidate, taken[1], means, taken[3])
     name = "nan_spreads" if spread else "empty_row_nan"
-    cure += "; or conventions={'empty': 'nan'} says that it is meant" if spread else ""
     return Finding("hazard", name, title, where=where, cure=cure, evidence=lines)
 
 
