@@ -15,7 +15,7 @@ from attnmath._examine.diagnosis.coefficients import from_terms, scaled_letters
 from attnmath._examine.diagnosis.fresh import fresh_trials, sharpened, shortened
 from attnmath._examine.diagnosis.gate import Ask, Edit, Proof, Threshold, changes_of, edits_of, proof, reached
 from attnmath._examine.diagnosis.mechanisms import flushed, replayed, rounded_somewhere, sameness, without_name
-from attnmath._examine.diagnosis.trial import Failure
+from attnmath._examine.diagnosis.trial import SHAPES_DIFFER, Failure
 from attnmath._examine.mistakes.memory import MEMORY
 from attnmath._examine.mistakes.mistakes import GENERATED, MISTAKES
 from attnmath._examine.mistakes.modes import BACK_NAMES, IN_WAY_BACK, KERNELS, OWN
@@ -156,9 +156,13 @@ def partly(f: Failure) -> list[tuple[Edit, frozenset[str]]]:
             if OWN in changes or not f.wrong.keys() & reached(changes):
                 continue
             s = f.steps(changes)
-            here = frozenset(x for x in f.wrong if f.gives_letter(x, s))
+            try:
+                here = frozenset(x for x in f.wrong if f.gives_letter(x, s))
+                given = s.answer().there if here else {}
+            except SHAPES_DIFFER:
+                continue
             if here:
-                numbers = [np.round(x / units[letter], 6).tobytes() for letter, x in s.answer().there.items()]
+                numbers = [np.round(x / units[letter], 6).tobytes() for letter, x in given.items()]
                 same = found.setdefault((here, b"".join(numbers)), [])
                 if not same or edit.mistake is same[0].mistake and len(same) < MOST_ALIKE:
                     same.append(edit)

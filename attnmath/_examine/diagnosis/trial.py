@@ -14,6 +14,7 @@ from attnmath.rounding.formats import unit_roundoff
 
 TINY, HUGE, LARGE = 1e-300, 1e200, 1e15
 NEAR = 1e-7  # how well a difference of the output in float64 is known
+SHAPES_DIFFER = ValueError, TypeError, IndexError  # numbers of other shapes stand in a letter's place
 ARGUMENT = {"dQ": "Q", "dK": "K", "dV": "V", "dB": "bias"}
 
 
@@ -83,7 +84,7 @@ class Failure:
         """Whether wrong steps give everything that came."""
         try:
             return self._gives(changes)
-        except (ValueError, TypeError, IndexError):  # numbers of other shapes stand in their place
+        except SHAPES_DIFFER:
             return False
 
     def _gives(self, changes: Collection[StepChanges]) -> bool:
