@@ -293,3 +293,23 @@ def test_one_query_alone():
     assert half.wrong and "dK" in half.sentence
     unscaled = examine(decoding(lambda q, k, v: plain(q, k, v, 1.0)), seed=1, scale="1/sqrt(d_k)", smallest=False)
     assert unscaled.wrong and "scale" in unscaled.sentence
+
+
+def merged(fn, heads=3):
+    """Heads side by side, cut from the values where those of the keys are cut: right where both are as wide."""
+
+    def attention(q, k, v):
+        d, out = q.shape[-1] // heads, torch.zeros_like(v)
+        for h in range(heads):
+            at = slice(h * d, (h + 1) * d)
+            out[..., at] = fn(q[..., at], k[..., at], v[..., at])
+        return out
+
+    return attention
+
+
+def test_heads_that_are_cut_by_the_width_of_keys():
+    report = examine(merged(plain), seed=1, smallest=False)
+    assert report.right and "one_width" in [x.name for x in report.hazards], str(report)
+    half = examine(merged(HalfKeys.apply), seed=1, smallest=False)
+    assert half.wrong and "dK" in half.sentence
