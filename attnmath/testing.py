@@ -17,7 +17,7 @@ def assert_attention_gradients(
     Everything else is as for examine: options, reference, scale, dtype, seed, ... A hazard is no
     failure. Raises AssertionError with the report where it is wrong; where too little could be
     judged, unless allow_not_judged=True; where the scale or the order of the heads is not the usual
-    one, a mask of True and False is added, a rate of dropout changes nothing, or NaN leaves its row,
+    one, a mask of True and False is added, or a rate of dropout changes nothing,
     and nobody stated it (scale=, conventions=, reference=); and where it is no attention of the
     list (rotation, cap, window, sink, ...), unless reference= says what it has to be: its output was
     compared with nothing. With unlisted=True such a function passes if its gradients are those of

@@ -30,16 +30,10 @@ class Edit(NamedTuple):
 
     def changes(self, case: Case, means: Conventions) -> tuple[StepChanges, ...]:
         """The steps that differ in a problem; none where there is nothing to change."""
-        which = self.which
-        for detail, change in self.mistake.forms(case, means):
-            if detail == self.detail:
-                if which == 0:
-                    change = self.part.of(change, case) if self.part else change
-                    if not change:
-                        return ()
-                    return next((changes for i, (_, changes) in enumerate(modes(change)) if i == self.mode), ())
-                which -= 1
-        return ()
+        alike = (change for detail, change in self.mistake.forms(case, means) if detail == self.detail)
+        change = next(islice(alike, self.which, None), {})
+        change = self.part.of(change, case) if self.part else change
+        return next((changes for _, changes in islice(modes(change), self.mode, None)), ()) if change else ()
 
 
 def edits_of(

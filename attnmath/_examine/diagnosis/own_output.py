@@ -175,9 +175,9 @@ def uniform_rows(case: Case, O: np.ndarray) -> np.ndarray:
     So are those that see nothing where a large number is added to each score: the number swallows the
     score, and its gradient with it in differences, while autograd passes on that of equal scores.
     """
-    (b, H, n, _), (G, m) = O.shape, case.V.shape[1:3]
+    (b, H, n, _), m = O.shape, case.V.shape[2]
     found = np.zeros((b, H, n), bool)
-    for heads in (np.arange(H) // (H // G), np.arange(H) % G) if m > 1 else ():
+    for heads in (case.owner(Conventions()), case.other_owner(Conventions())) if m > 1 else ():
         mean = case.V.mean(2, keepdims=True)[:, heads]
         found |= np.abs(O - mean).max(-1) <= UNIFORM * np.abs(case.V).max()
     return found

@@ -1,76 +1,26 @@
 """The edits that operators make at every place of the program, and the names of some of them."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from attnmath._examine.mistakes.modes import FORWARD
 from attnmath._examine.mistakes.operators import (
-    ADDED,
     ALONG,
-    DROPPED,
     EXCHANGED,
-    FACTORS,
     FORMULAS,
-    GAMMA,
-    LN_2,
-    MINUS,
-    OF_ADDED,
-    OF_BIAS,
-    OF_D,
-    OF_FACTORS,
-    OF_GAMMA,
-    OF_L,
-    OF_ORDER,
-    OF_R,
     OF_READ,
     OF_READ_TRANSPOSED,
-    OF_ROWS,
-    OF_VALUES,
-    OF_WEIGHTS,
-    ONES,
     POOL,
-    PRODUCTS,
-    RELU,
     SIZES,
-    TRANSPOSED,
-    ZERO,
     Operator,
     Place,
+    fitting,
     other,
     said,
     shape,
 )
 from attnmath._examine.problems.case import Case, Conventions
 from attnmath._examine.problems.steps import DOWNSTREAM, STEPS, Mistake, Wordings
-
-
-def fitting(place: Place) -> Iterator[dict[str, Operator]]:
-    """The operators that fit a place, beside those along an axis and other letters."""
-    at, letter, everywhere = (place.step, place.letter), place.letter, not place.step
-    sizes = SIZES.get(letter, "")
-    if letter in ("gamma_back", "gamma"):
-        yield OF_GAMMA if place.step or letter == "gamma_back" else {}
-        return
-    if letter in ("R", "R_back"):
-        yield OF_R
-        return
-    if letter == "seen":
-        yield OF_ORDER
-        return
-    fits: list[tuple[bool, dict[str, Operator]]] = [
-        (everywhere and letter in ("dQ", "dkeys", "dvalues", "dB", "dA"), ZERO), (at == ("", "D"), OF_D),
-        (at in FACTORS, OF_FACTORS), (at in ADDED or at == ("", "bias"), OF_ADDED),
-        (at in PRODUCTS or at == ("", "dO"), ONES), (letter in ("A", "bias", "B", "L"), LN_2),
-        (letter in ("A", "bias", "B", "L", "dB"), GAMMA), (letter == "P_back" or at == ("O", "P"), OF_WEIGHTS),
-        (True, MINUS), ("P" not in letter.replace("dP", "") and letter not in ("dB", "R", "R_back"), RELU),
-        (sizes[-1:] in "kv" and (at in PRODUCTS or letter == "dO"), OF_ROWS),
-        (sizes[-1:] == "v" and (at in PRODUCTS or letter == "dO"), OF_VALUES), (at == ("dB", "dA"), OF_BIAS),
-        (at in TRANSPOSED, OF_READ_TRANSPOSED),
-        (at not in TRANSPOSED and (at in PRODUCTS or letter in ("dP", "dA")), OF_READ),
-        (sizes[:3] == "b H" and sizes[-1] != "1" and everywhere, OF_ORDER),
-        (at in (("dB", "dA"), ("", "bias")), OF_READ), (at == ("", "dA"), DROPPED), (at == ("", "L"), OF_L),
-    ]
-    yield from (some for fit, some in fits if fit)
 
 
 def operators_at(place: Place) -> Iterator[tuple[str, Operator, Callable[[Case], bool]]]:
@@ -163,7 +113,6 @@ KNOWN = {  # names of some
 }
 
 
-def generated(places: Iterable[Place] = PLACES) -> list[Mistake]:
-    """Every edit that an operator makes at a place, those with a name of their own first."""
-    every = [_edit(place, *one) for place in places for one in operators_at(place)]
-    return sorted(every, key=lambda m: m.name not in KNOWN.values())
+def generated() -> list[Mistake]:
+    """Every edit that an operator makes at a place."""
+    return [_edit(place, *one) for place in PLACES for one in operators_at(place)]

@@ -6,7 +6,7 @@ from attnmath._examine.mistakes.wrong_places import WRONG_PLACES
 from attnmath._examine.mistakes.wrong_terms import WRONG_GRADIENTS, WRONG_WEIGHTS
 from attnmath._examine.problems.steps import Mistake
 
-EVERY = generated()
+EVERY, NAMES = generated(), {*KNOWN.values()}
 MISTAKES: list[Mistake] = [
-    *(m for m in EVERY if m.name in KNOWN.values()), *WRONG_GRADIENTS, *WRONG_MASKS, *WRONG_WEIGHTS, *WRONG_PLACES]
-GENERATED = [m for m in EVERY if m not in MISTAKES]  # asked for where none of those explains what came
+    *(m for m in EVERY if m.name in NAMES), *WRONG_GRADIENTS, *WRONG_MASKS, *WRONG_WEIGHTS, *WRONG_PLACES]
+GENERATED = [m for m in EVERY if m.name not in NAMES]  # asked for where none of those explains what came

@@ -5,7 +5,7 @@ it) is combined with each operator that fits: left out, its sign turned, used tw
 the first head, another letter in its stead.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from attnmath._examine.problems.case import Case
 from attnmath._examine.problems.steps import ATTENTION, BACK, STEPS, StepChanges, Steps
 from attnmath._words.arrays import T, rowsum
 
+POWERS = (128, 64, 32, 16, 8, 4, 2)  # the usual sizes of tiles
 Operator = Callable[[Steps, Any], Any]  # what a step is given, in another form
 FORMULAS = {  # of each step, as the book has it
     "A": "gamma Q K^T + B", "P": "softmax(A)", "O": "(P o R) V", "L": "log(rowsum(exp(A)))", "QK": "Q K^T",
@@ -103,9 +104,6 @@ def untransposed(x: np.ndarray) -> np.ndarray:
 def misread_transpose(x: np.ndarray) -> np.ndarray:
     """The transpose where x (n, m) belongs, read in rows of the other length."""
     return untransposed(T(x).copy())
-
-
-READINGS = (misread_transpose, lambda x: T(untransposed(x)))  # of a buffer with its strides exchanged
 
 
 def _taken(axis: int, places: Callable[[int], Any]) -> Operator:
@@ -212,10 +210,10 @@ OF_WEIGHTS: dict[str, Operator] = {
 }
 OF_ROWS: dict[str, Operator] = {
     **{f"is cut to {t} columns": _kept(3, lambda i, k, t=t: i < t)  # type: ignore[misc]
-       for t in (128, 64, 32, 16, 8)},
+       for t in POWERS[:5]},
     **{f"is cut to whole groups of {t} columns":
        _kept(3, lambda i, k, t=t: i < max(k // t * t, min(t, k)))  # type: ignore[misc]
-       for t in (128, 64, 32, 16, 8, 4, 2)},
+       for t in POWERS},
 }
 OF_VALUES: dict[str, Operator] = {
     "is cut to the columns of Q and K": lambda s, x: _kept(3, lambda i, k: i < s.case.sizes["d_k"])(s, x),
@@ -240,3 +238,32 @@ OF_ORDER: dict[str, Operator] = {
     "is read in the order of another layout": viewed,
     "is put together with the heads as its last axis": heads_fastest,
 }
+
+
+def fitting(place: Place) -> Iterator[dict[str, Operator]]:
+    """The operators that fit a place, beside those along an axis and other letters."""
+    at, letter, everywhere = (place.step, place.letter), place.letter, not place.step
+    sizes = SIZES.get(letter, "")
+    if letter in ("gamma_back", "gamma"):
+        yield OF_GAMMA
+        return
+    if letter in ("R", "R_back"):
+        yield OF_R
+        return
+    if letter == "seen":
+        yield OF_ORDER
+        return
+    fits: list[tuple[bool, dict[str, Operator]]] = [
+        (everywhere and letter in ("dQ", "dkeys", "dvalues", "dB", "dA"), ZERO), (at == ("", "D"), OF_D),
+        (at in FACTORS, OF_FACTORS), (at in ADDED or at == ("", "bias"), OF_ADDED),
+        (at in PRODUCTS or at == ("", "dO"), ONES), (letter in ("A", "bias", "B", "L"), LN_2),
+        (letter in ("A", "bias", "B", "L", "dB"), GAMMA), (letter == "P_back" or at == ("O", "P"), OF_WEIGHTS),
+        (True, MINUS), ("P" not in letter.replace("dP", "") and letter != "dB", RELU),
+        (sizes[-1:] in "kv" and (at in PRODUCTS or letter == "dO"), OF_ROWS),
+        (sizes[-1:] == "v" and (at in PRODUCTS or letter == "dO"), OF_VALUES), (at == ("dB", "dA"), OF_BIAS),
+        (at in TRANSPOSED, OF_READ_TRANSPOSED),
+        (at not in TRANSPOSED and (at in PRODUCTS or letter in ("dP", "dA")), OF_READ),
+        (sizes[:3] == "b H" and sizes[-1] != "1" and everywhere, OF_ORDER),
+        (at in (("dB", "dA"), ("", "bias")), OF_READ), (at == ("", "dA"), DROPPED), (at == ("", "L"), OF_L),
+    ]
+    yield from (some for fit, some in fits if fit)

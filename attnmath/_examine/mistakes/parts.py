@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnmath._examine.mistakes.operators import SIZES
+from attnmath._examine.mistakes.operators import POWERS, SIZES
 from attnmath._examine.problems.case import Case
 from attnmath._examine.problems.steps import StepChanges, Steps
 
@@ -16,7 +16,6 @@ RULES: dict[str, Rule] = {
     "the last of the {}": lambda i, k: i == k - 1, "all {} but the last": lambda i, k: i < k - 1,
     "the odd {}": lambda i, k: i % 2 == 1, "the even {}": lambda i, k: i % 2 == 0,
 }
-TILES = (128, 64, 32, 16, 8, 4, 2)
 SPANS: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {
     "{} from {t} on": lambda i, k, t: i >= t,
     "the first {t} {}": lambda i, k, t: i < t,
@@ -64,6 +63,6 @@ def parts_of(size: str, wrong: np.ndarray) -> Iterator[Part]:
         if size in "bH" and np.array_equal(rule(i, k), wrong):
             yield Part(size, words.format(MANY[size]), rule)
     for words, span in SPANS.items() if size in "nm" else ():
-        for t in dict.fromkeys([int(wrong.argmax()), k - int(wrong[::-1].argmax()), *TILES]):
+        for t in dict.fromkeys([int(wrong.argmax()), k - int(wrong[::-1].argmax()), *POWERS]):
             if t > 0 and np.array_equal(span(i, k, t), wrong):
                 yield Part(size, words.format(MANY[size], t=t), partial(_within, span, t))

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from attnmath._examine.mistakes.wrong_places import SIZES_OF_TILES
+from attnmath._examine.mistakes.operators import POWERS
 from attnmath._examine.problems import steps
 from attnmath._examine.problems.case import Case, Conventions
 from attnmath._examine.problems.steps import CAUSAL_MASK, GROUPS, Mistake, StepChanges, Wordings, only
@@ -55,7 +55,7 @@ def causal_by_rule(case: Case, means: Conventions) -> Wordings:
     }
     keep = True if case.keep is None else case.keep
     for word, rule in rules.items():
-        for t in SIZES_OF_TILES if "{}" in word else (1,):
+        for t in (256, *POWERS) if "{}" in word else (1,):
             yield word.format(t), {
                 "seen": steps.bind(lambda s, x, seen: np.broadcast_to(seen, x.shape), rule(t) & keep)}
 
@@ -87,13 +87,12 @@ def mask_by_zero(case: Case, means: Conventions) -> Wordings:
 
 
 def other_groups(case: Case, means: Conventions) -> Wordings:
-    other = "blocks" if means.groups == "interleaved" else "interleaved"
-    yield "", {"owner": lambda s, x: case.owner(means.told(groups=other))}
+    yield "", {"owner": lambda s, x: case.other_owner(means)}
 
 
 def other_sums(who: str) -> steps.Forms:
     def forms(case: Case, means: Conventions) -> Wordings:
-        other = case.owner(means.told(groups="blocks" if means.groups == "interleaved" else "interleaved"))
+        other = case.other_owner(means)
         sums: StepChanges = {"dK": lambda s, x: steps.grouped(s.dkeys, other, x.shape[1]),
                              "dV": lambda s, x: steps.grouped(s.dvalues, other, x.shape[1])}
         yield "", {x: step for x, step in sums.items() if x in who}

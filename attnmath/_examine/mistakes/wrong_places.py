@@ -4,13 +4,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from attnmath._examine.mistakes.operators import POWERS, Place
 from attnmath._examine.problems import steps
 from attnmath._examine.problems.case import Case, Conventions
 from attnmath._examine.problems.steps import ATTENTION, BACK, Mistake, StepChanges, Wordings, only
-from attnmath._words.arrays import T
 
-SIZES_OF_TILES = (256, 128, 64, 32, 16, 8, 4, 2)
-TILES = (128, 64, 32, 16, 8, 4, 2, *(t for t in range(20, 0, -1) if t not in (16, 8, 4, 2)))
+TILES = (*POWERS, *(t for t in range(20, 0, -1) if t not in POWERS))
 LOST: dict[str, Callable[[int, int], tuple[int, int]]] = {  # from where to where, by length and tile
     "the last tile of {}": lambda length, t: ((length - 1) // t * t, length),
     "a last tile of {} after the first": lambda length, t: (max((length - 1) // t * t, min(t, length)), length),
@@ -35,7 +34,7 @@ def tile_lost(thing: str, length: int, before: bool, cut: Callable[[np.ndarray],
 def key_cuts(kept: np.ndarray, *letters: str) -> StepChanges:
     without: StepChanges = {
         "dA": lambda s, x: x * kept,
-        "dQ": lambda s, x: s.gamma_back * (s.dA * kept) @ s.keys_back,
+        **Place("dQ", "dA").change(lambda s, x: x * kept),
         "dkeys": lambda s, x: x * kept[:, None],
         "dvalues": lambda s, x: x * kept[:, None],
     }
@@ -59,8 +58,8 @@ def query_tile(*letters: str, before: bool = False) -> steps.Forms:
         rows = kept[:, None]
         without: StepChanges = {
             "dQ": lambda s, x: x * rows,
-            "dkeys": lambda s, x: s.gamma_back * T(s.dA * rows) @ s.Q,
-            "dvalues": lambda s, x: T(s.PR_back * rows) @ s.dO,
+            **Place("dkeys", "dA").change(lambda s, x: x * rows),
+            **Place("dvalues", "PR_back").change(lambda s, x: x * rows),
             "O": lambda s, x: x * rows,
         }
         return {letter: without[letter] for letter in letters}
@@ -134,7 +133,7 @@ def keys_lost(case: Case, means: Conventions) -> Wordings:
 
 def short_buffer(case: Case, means: Conventions) -> Wordings:
     i, j = np.arange(case.Q.shape[2])[:, None], np.arange(case.K.shape[2])
-    for t in SIZES_OF_TILES:
+    for t in (256, *POWERS):
         yield f"queries from {t} on see the first {t} keys", {
             "seen": steps.bind(lambda s, x, lost: x & ~lost, (i >= t) & (j >= t))}
 

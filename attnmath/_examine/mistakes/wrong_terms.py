@@ -4,26 +4,28 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from attnmath._examine.mistakes.operators import READINGS, misread_transpose, untransposed
+from attnmath._examine.mistakes.operators import OF_READ, POWERS, Place
 from attnmath._examine.problems import steps
 from attnmath._examine.problems.case import Case, Conventions
 from attnmath._examine.problems.steps import ATTENTION, BACK, GROUPS, Mistake, StepChanges, Wordings, only
-from attnmath._words.arrays import T, rowsum
+from attnmath._words.arrays import rowsum
 
 
 def dS_flipped(case: Case, means: Conventions) -> Wordings:
-    dQ: StepChanges = {"dQ": lambda s, x: s.gamma_back * misread_transpose(s.dA) @ s.keys_back}
-    yield "in dQ and dK", {**dQ, "dkeys": lambda s, x: s.gamma_back * untransposed(s.dA) @ s.Q}
-    yield "in dQ", dQ
-    for read in READINGS:
-        yield "in dQ and dK", {"dQ": steps.bind(lambda s, x, read: s.gamma_back * read(s.dA) @ s.keys_back, read),
-                               "dkeys": steps.bind(lambda s, x, read: s.gamma_back * T(read(s.dA)) @ s.Q, read)}
-        yield "in dQ, dK and dB", {"dA": steps.bind(lambda s, x, read: read(x), read)}
+    in_dQ, in_dK = Place("dQ", "dA"), Place("dkeys", "dA")
+    exchanged, transposed = OF_READ.values()
+    yield "in dQ and dK", {**in_dQ.change(transposed), **in_dK.change(exchanged)}
+    yield "in dQ", in_dQ.change(transposed)
+    for read in (transposed, exchanged):
+        yield "in dQ and dK", {**in_dQ.change(read), **in_dK.change(read)}
+        yield "in dQ, dK and dB", {"dA": read}
 
 
 def wrong_values(case: Case, means: Conventions) -> Wordings:
+    in_dP = Place("dP", "values_back")
+
     def change(values: object) -> StepChanges:
-        return {"dP": lambda s, x: (s.dO @ T(s.V[:, values])) * s.R_back}
+        return in_dP.change(lambda s, x: s.V[:, values])
 
     G, owner = case.V.shape[1], case.owner(means)
     for by in range(1, G):
@@ -31,11 +33,9 @@ def wrong_values(case: Case, means: Conventions) -> Wordings:
     for g in range(G if G > 1 else 0):
         yield f"head {g} always", change([g])
     if 1 < G < len(owner):
-        other = means.told(groups="blocks" if means.groups == "interleaved" else "interleaved")
-        yield "h mod G and h // (H/G) are mixed up", change(case.owner(other))
+        yield "h mod G and h // (H/G) are mixed up", change(case.other_owner(means))
     for by in (1, -1) if len(owner) > 1 else ():
-        yield "of the next query head", {
-            "dP": steps.bind(lambda s, x, by: (s.dO @ T(np.roll(s.values_back, by, 1))) * s.R_back, by)}
+        yield "of the next query head", in_dP.change(steps.bind(lambda s, x, by: np.roll(x, by, 1), by))
 
 
 def over_axis(*axes: int) -> StepChanges:
@@ -51,7 +51,7 @@ def over_axis(*axes: int) -> StepChanges:
 
 
 def tilings(m: int) -> Iterator[tuple[str, list[slice]]]:
-    for t in dict.fromkeys([128, 64, 32, 16, 8, 4, 2, *range(20, 2, -1)]):
+    for t in dict.fromkeys([*POWERS, *range(20, 2, -1)]):
         if t < m:
             yield f"tiles of {t} keys", [slice(i, min(i + t, m)) for i in range(0, m, t)]
     for parts in (2, 3, 4, 8):
@@ -140,7 +140,7 @@ def epsilon(case: Case, means: Conventions) -> Wordings:
 def padded_sum(case: Case, means: Conventions) -> Wordings:
     """Keys that fill the last tile have the score 0, and come into the sum."""
     m = case.K.shape[2]
-    for t in (128, 64, 32, 16, 8, 4, 2):
+    for t in POWERS:
         if m % t:
             yield f"tiles of {t} keys", {"P": steps.bind(lambda s, P, more: P / (1 + more * np.exp(-s.L)), -m % t)}
 

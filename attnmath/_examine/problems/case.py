@@ -135,6 +135,10 @@ class Case:
         H, G = self.Q.shape[1], self.K.shape[1]
         return np.arange(H) % G if means.groups == "interleaved" else np.arange(H) // (H // G)
 
+    def other_owner(self, means: Conventions) -> np.ndarray:
+        """The same by the other order of heads."""
+        return self.owner(means.told(groups="blocks" if means.groups == "interleaved" else "interleaved"))
+
     def seen(self, means: Conventions) -> np.ndarray:
         """Which query may attend to which key, (b, H, n, m)."""
         upper_left = means.causal == "upper_left"
