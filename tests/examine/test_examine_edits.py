@@ -108,3 +108,23 @@ def test_one_kernel_of_two():
         return Backward(dQ=clipped)(do, q, k, v)
 
     assert titles(on(head, backward)) == ["dA is set to zero where it is negative, in dQ = gamma dA K"]
+
+
+def test_a_gradient_of_the_scores_that_is_rounded_before_and_after_the_scale():
+    def backward(do, q, k, v):
+        P, short = weights(q, k), lambda x: x.bfloat16().to(x.dtype)
+        dP = do @ v.mT
+        dA = short(q.shape[-1] ** -0.5 * short(P * (dP - (P * dP).sum(-1, keepdim=True))))
+        return dA @ k, dA.mT @ q, P.mT @ do
+
+    assert titles(on(head, backward)) == [
+        "its precision is that of a shorter format: dA, and gamma dA rounded to bfloat16"]
+
+
+def test_dropout_of_the_scores_is_not_called_ignored():
+    def fn(q, k, v, p=0.0, keep=None):
+        A = q @ k.mT * q.shape[-1] ** -0.5
+        return (A if keep is None else A * keep / (1 - p)).softmax(-1) @ v
+
+    report = on(fn, options={"dropout": "p", "dropout_mask": "keep"})
+    assert report.wrong and "dropout_ignored" not in [f.name for f in report.findings], str(report)

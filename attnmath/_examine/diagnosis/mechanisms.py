@@ -8,12 +8,10 @@ from attnmath._examine.diagnosis.coefficients import from_terms
 from attnmath._examine.diagnosis.gate import Threshold, conditions
 from attnmath._examine.diagnosis.trial import Failure
 from attnmath._examine.mistakes.memory import roundings
-from attnmath._examine.mistakes.modes import FORWARD
 from attnmath._examine.problems import steps
 from attnmath._examine.problems.steps import DROPOUT, WAYS, StepChanges
 from attnmath._examine.report.report import Finding
 from attnmath._words.arrays import T
-from attnmath.rounding.formats import unit_roundoff
 
 # What can be said, without a name of the edit, of a candidate that fails in these problems alone.
 PROPERTIES = {  # what all failing problems have one of
@@ -84,7 +82,7 @@ def rounded_somewhere(trials: Sequence[Failure]) -> list[Finding]:
     trials = [f for f in trials if f.case.traits.isdisjoint({"poison", "large negative scores", "empty row"})]
     found: dict[str, list[str]] = {}
     for place, form, change in roundings(trials[0].dtype) if trials else ():
-        if all(_reproduced(f, change, form) for f in trials):
+        if all(_reproduced(f, change) for f in trials):
             found.setdefault(form, []).append(place)
     if len(found) != 1 or len(places := next(iter(found.values()))) > 3:
         return []
@@ -95,16 +93,14 @@ def rounded_somewhere(trials: Sequence[Failure]) -> list[Finding]:
                     f"rounding there alone gives the numbers that came, in {len(trials)} problems")]
 
 
-def _reproduced(f: Failure, change: StepChanges, form_of: str) -> bool:
+def _reproduced(f: Failure, change: StepChanges) -> bool:
     """Whether nearly all numbers come out, to the precision of the candidate's own format."""
-    s, forward = f.steps((change,)), FORWARD.issuperset(change)
+    s = f.steps((change,))
     for x in f.got.there:
         form, got, off = getattr(s, x), getattr(f.got, x), getattr(f.off, x)
         with np.errstate(all="ignore"):
             near = (np.abs(got - form) <= 4 * off) | np.isnan(off)
             most = np.abs(got - getattr(f.want, x)).max()
-            if forward and x != "O":  # what a framework makes of a rounding on the way back is its own affair
-                near |= np.abs(got - form) <= 8 * unit_roundoff(form_of) * np.abs(form).max(initial=0.0)
             if near.mean() < REPRODUCED or np.any(~near & ~(np.abs(got - form) < most)):
                 return False
     return True

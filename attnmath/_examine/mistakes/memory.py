@@ -9,7 +9,6 @@ from attnmath._examine.mistakes.operators import Place
 from attnmath._examine.problems import steps
 from attnmath._examine.problems.case import Case, Conventions
 from attnmath._examine.problems.steps import ATTENTION, BACK, Mistake, StepChanges, Steps, Wordings
-from attnmath._words.arrays import rowsum
 from attnmath.rounding.formats import FORMATS, nearest
 
 Places = Callable[[np.ndarray, str], np.ndarray]  # for each entry the place in memory that is read
@@ -124,8 +123,6 @@ def roundings(dtype: str) -> Iterator[tuple[str, str, StepChanges]]:
     for form in order[order.index(dtype) + 1:] if dtype in order else []:
         twice = steps.bind(lambda s, x, form: rounded(s.gamma * rounded(x, form), form) / s.gamma, form)
         yield "dA, and gamma dA", form, {**Place("dQ", "dA").change(twice), **Place("dkeys", "dA").change(twice)}
-        yield "dO and O in D", form, {"D": steps.bind(
-            lambda s, D, form: rowsum(rounded(s.dO, form) * rounded(s.O, form)), form)}
         for place, letters in PLACES.items():
             yield place, form, {x: steps.bind(lambda s, y, form: rounded(y, form), form) for x in letters}
 
