@@ -3,8 +3,10 @@
 import functools
 import math
 import re
+import sys
 import threading
 import time
+import types
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 import attnmath
 from attnmath._examine.contract import libraries
 from attnmath._examine.contract.candidate import Candidate
-from attnmath._examine.contract.functions import Broken, guess
+from attnmath._examine.contract.functions import Broken, guess, libraries_in_order
 from attnmath._examine.contract.layouts import AXIS_ORDERS, from_layout, to_layout
 from attnmath._examine.contract.worker import Worker
 from attnmath._examine.diagnosis.habits import broken_habits
@@ -218,6 +220,22 @@ def test_guess_closure():
     assert guess(forward) == ["numpy"]
     assert guess(lambda q, k, v: q) == []
     assert "any" in guess(attnmath.attention)
+
+
+def imports_jax_inside(q, k, v):
+    import jax.numpy as jnp
+
+    return jnp.matmul(q, v)
+
+
+def test_jax_is_not_loaded_for_a_guess(monkeypatch):
+    """Its threads would be started, and no process of its own could be a copy of this one any more."""
+    monkeypatch.delitem(sys.modules, "jax", raising=False)
+    assert libraries_in_order(lambda q, k, v: q, None) == ["torch", "numpy"]
+    assert libraries_in_order(forward, backward) == ["numpy", "torch"]
+    assert "jax" in libraries_in_order(imports_jax_inside, None)
+    monkeypatch.setitem(sys.modules, "jax", types.ModuleType("jax"))
+    assert "jax" in libraries_in_order(lambda q, k, v: q, None)
 
 
 @pytest.mark.parametrize("fn", [Module(), Module().method, attnmath.attention, math_kernel,

@@ -182,9 +182,19 @@ def libraries_in_order(fn: Callable, backward: Callable | None) -> list[str]:
     for name in ("torch", "jax"):
         if name in names and not {"torch", "jax", "any"} - {name} & set(names):
             return [name]
-    if backward is not None or "numpy" in names and "any" not in names:
-        return ["numpy", "torch", "jax"]
-    return ["torch", "jax", "numpy"]
+    numpy_first = backward is not None or "numpy" in names and "any" not in names
+    found = ["numpy", "torch", "jax"] if numpy_first else ["torch", "jax", "numpy"]
+    if "jax" not in sys.modules and not any(imports(f, "jax") for f in (fn, backward)):
+        found.remove("jax")  # nobody has loaded it: to load it for a guess would start its threads
+    return found
+
+
+def imports(fn: Any, library: str) -> bool:
+    """Whether a function's code imports a library, or a part of it, when it is called."""
+    code = attribute(fn, "__code__")
+    return isinstance(code, types.CodeType) and any(
+        name.partition(".")[0] == library for part in codes(code) for name in part.co_names
+    )
 
 
 # ---- what may go wrong when it is called --------------------------------------------------------
