@@ -4,7 +4,7 @@ Edits are proposed by what gives the answer to one failing problem, and tried on
 pass included, and on new ones. What is left has no name: its place, its factor, its condition.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, permutations, product
 from typing import NamedTuple
@@ -59,7 +59,7 @@ def diagnose(
 ) -> list[Finding]:
     """The edits that explain all problems, each once; or what is wrong, without a name.
 
-    more: problems that have not been tried, which ask tries; alone: only one edit of those that have a name
+    more: problems that have not been tried, which ask tries; alone: only one edit
     """
     trials = sorted(trials, key=lambda f: (not f.wrong, not f.telling, f.size))
     failures = [f for f in trials if f.wrong]
@@ -69,23 +69,48 @@ def diagnose(
     if ask is not None and failures[0].case.Q.shape[2] * failures[0].case.K.shape[2] > SMALL:
         failures = [*shortened(failures[0], ask), *failures]
         trials = [failures[0], *trials]
-    if found := replayed(failures) or flushed(trials):
+    found = replayed(failures) or flushed(trials)
+    found = found or named(trials, failures, alike(failures), more, ask)
+    if found or alone:
         return found
-    for proposals in (
-        one_edit(failures, NAMED), islice(multiples(failures), MOST_TERMS), one_edit(failures, GENERATED),
-        in_parts(failures), islice(two_edits(trials), MOST_PAIRS),
-    )[: 1 if alone else None]:
+    plain = [f for f in trials if f.telling or not f.wrong]  # infinities may come of the same mistake
+    some = [f for f in plain if f.wrong]
+    if 0 < len(some) < len(failures) and (found := named(plain, some, alike(some), more, ask)):
+        return [*found, without_name([f for f in trials if not (f.wrong and f.telling)])]
+    further = (in_parts(failures), islice(two_edits(trials), MOST_PAIRS))
+    found = named(trials, failures, further, more, ask)
+    return found or rounded_somewhere(trials) or [without_name(trials)]
+
+
+def alike(failures: Sequence[Failure]) -> Iterator[Iterator[tuple[Edit, ...]]]:
+    """One edit, the same everywhere: those that have a name, known quantities and numbers, all others."""
+    yield one_edit(failures, NAMED)
+    yield islice(multiples(failures), MOST_TERMS)
+    yield one_edit(failures, GENERATED)
+
+
+def named(
+    trials: Sequence[Failure], failures: Sequence[Failure], proposed: Iterable[Iterable[tuple[Edit, ...]]],
+    more: Sequence[Case], ask: Ask | None,
+) -> list[Finding]:
+    """The edits that explain these problems, each once; none where there are none, or too many."""
+    for proposals in proposed:
         proofs = [one for edits in proposals if (one := proof(edits, trials))]
         proofs = [one for one in proofs if one.always] or proofs
-        proofs.sort(key=lambda one: sum(e.where in KERNELS.values() for e in one.edits))
+        proofs.sort(key=lambda one: (sum(e.where in KERNELS.values() for e in one.edits), reach(one, failures[0])))
         proofs = proofs[:MOST_PROOFS]
         fresh = fresh_trials(more, ask, proofs) if ask and proofs else []
         proofs = [again for one in proofs if (again := proof(one.edits, [*trials, *fresh]))]
-        named = [one for one in proofs if all(e.mistake in NAMED for e in one.edits)]
-        proofs = named or proofs[:1]  # others that give the same numbers say the same
+        listed = [one for one in proofs if all(e.mistake in NAMED for e in one.edits)]
+        proofs = listed or proofs[:1]  # others that give the same numbers say the same
         if proofs and (found := said(proofs, failures, len(trials), fresh, ask, more)):
             return found
-    return rounded_somewhere(trials) or [without_name(trials)]
+    return []
+
+
+def reach(one: Proof, f: Failure) -> int:
+    """How many letters two edits change in a problem: of those that explain the same, the nearest are said."""
+    return sum(len(reached(e.changes(f.case, f.means))) for e in one.edits) if len(one.edits) > 1 else 0
 
 
 # ---- which edits may it be ----------------------------------------------------------------------

@@ -82,6 +82,8 @@ def _other_axes(candidate: Candidate, means: Conventions, sizes: Sizes) -> Findi
     s, layout = case.sizes, means.layout or "bhsd"
     if not {"b", "h"} <= set(layout) or s["b"] in (1, s["n"], s["H"]) or s["H"] == s["n"]:
         return None
+    if not _hides(candidate, means, replace(case, keep=_drawn(case, means.mask_axes or "bnm"))):
+        return None  # one for each batch element is taken wrongly: that is another mistake
     for axes in ("bm", "bnm"):
         masked = replace(case, keep=_drawn(case, axes))
         alike = [form for form in MASK_FORMS if form.startswith("add") is (means.mask or "").startswith("add")]

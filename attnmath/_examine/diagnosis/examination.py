@@ -290,8 +290,9 @@ class Examination:
         beside: Sequence[Finding] = (), lines: str | None = None,
     ) -> Report:
         known = self.candidate.framework is not None
-        names = {x.name for x in findings if x.kind == "mistake"}
-        findings = (*findings, *(x for x in self.notes if x.name not in names))
+        names = {x.name for x in findings if x.kind == "mistake"}  # which explain what was read, too
+        findings = (*findings, *(x for x in self.notes if x.name not in names and not (
+            names and x.kind == "unnamed")))
         findings = extent.each_once(findings)
         return Report(
             verdict, repr(self.candidate), self.candidate.framework, self.dtype if known else None,

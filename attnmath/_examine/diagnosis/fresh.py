@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from attnmath._examine.diagnosis.gate import ALWAYS, LENGTHS, Ask, Proof, Threshold
+from attnmath._examine.diagnosis.gate import ALWAYS, LENGTHS, Ask, Condition, Proof, Threshold
 from attnmath._examine.diagnosis.trial import Failure
 from attnmath._examine.problems.case import Case, traits_of
 
 FRESH = 12  # new problems that a name has to explain, too
+REGULAR = 4, 6, 8, 12, 16, 20, 24  # lengths that tell multiples of 2, 4 and 8 apart
 SHARPEST = 8  # calls that look for the place of a threshold
 
 
@@ -36,9 +37,14 @@ def shorter(case: Case) -> Case:
 def fresh_trials(more: Sequence[Case], ask: Ask, found: Sequence[Proof]) -> list[Failure]:
     """A dozen new problems, under the conditions and without them; some of other sizes."""
     trials: list[Failure] = []
-    holds = [when.holds for proof in found for conditions in proof.when for when in conditions if when != ALWAYS]
     kinds: list[Sequence[Case]] = [more]
-    if holds:
+    every = [when for one in found for conditions in one.when for when in conditions]
+    if any(isinstance(when, Condition) and "multiple" in when.words for when in every):
+        long = max((c for c in more if not c.traits & {"causal", "empty row"}), default=more[0],
+                   key=lambda c: min(c.Q.shape[2], c.K.shape[2]))
+        cut = [ask(cropped(long, k, k)) for k in REGULAR if k < min(long.Q.shape[2], long.K.shape[2])]
+        trials += [f for f in cut if f]
+    if holds := [when.holds for when in every if when != ALWAYS]:
         kinds = [[c for c in more if holds[0](c)], [c for c in more if holds[0](c) is False]]
     for some in kinds:
         most = FRESH // len(kinds)

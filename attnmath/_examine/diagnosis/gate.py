@@ -206,19 +206,22 @@ def proof(edits: Sequence[Edit], trials: Sequence[Failure]) -> Proof | None:
         return None
     acts: list[list[Failure]] = [[] for _ in edits]
     rests: list[list[Failure]] = [[] for _ in edits]
-    possible = set(range(len(edits)))
+    possible, needed = set(range(len(edits))), set[int]()
     always = True
     for f in trials:
         whole = f.explained_by(changes_of(edits, f))
         always &= whole
-        for i in sorted(possible):
+        for i in range(len(edits)):
             alone = f.explained_by(changes_of([e for j, e in enumerate(edits) if j != i], f))
+            needed |= {i} if f.telling and not alone else set()
             if not (whole or alone):
                 possible.discard(i)
             elif not (whole and alone):
                 (acts if whole else rests)[i].append(f)
         if not possible and not always:
             return None
+    if len(needed) < len(edits):
+        return None  # what is needed only where numbers are infinite is not told from others
     if always:
         return Proof(tuple(edits), ((ALWAYS,),) * len(edits))
     for i in sorted(possible):

@@ -14,6 +14,7 @@ LOST: dict[str, Callable[[int, int], tuple[int, int]]] = {  # from where to wher
     "the last tile of {}": lambda length, t: ((length - 1) // t * t, length),
     "a last tile of {} after the first": lambda length, t: (max((length - 1) // t * t, min(t, length)), length),
     "what whole tiles of {} leave": lambda length, t: (length // t * t, length),
+    "what is left after whole tiles of {}, one at least": lambda length, t: (max(length // t, 1) * t, length),
     "all after the first {}": lambda length, t: (min(t, length), length),
     "the last {}": lambda length, t: (max(length - t, 0), length),
 }

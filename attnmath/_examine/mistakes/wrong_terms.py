@@ -120,10 +120,19 @@ def merged_by(weigh: Callable[[np.ndarray], np.ndarray]) -> Callable[..., np.nda
     return form
 
 
-by_maximum = merged_by(lambda A: A.max(-1, keepdims=True))
-by_log2 = merged_by(lambda A: steps.log_sum_exp(A) / np.log(2))
-MERGES = (unscaled, unscaled_numerator, unscaled_sum, sum_of_tiles, mean_of_tiles, wrong_sign, last_sum,
-          by_maximum, by_log2)
+MERGES: dict[str, Callable[..., np.ndarray]] = {
+    "neither what is gathered nor its sum is multiplied by exp(old maximum - new maximum)": unscaled,
+    "what is gathered is not multiplied by exp(old maximum - new maximum), though its sum is": unscaled_numerator,
+    "the sum is not multiplied by exp(old maximum - new maximum), though what is gathered is": unscaled_sum,
+    "each has a softmax of its own, and their outputs are added": sum_of_tiles,
+    "each has a softmax of its own, and their outputs are averaged": mean_of_tiles,
+    "what is gathered is multiplied by exp(new maximum - old maximum), the inverse of the factor": wrong_sign,
+    "the output is divided by the sum of the last tile alone": last_sum,
+    "their outputs are weighted by exp of their maxima, in place of exp of their log-sum-exp":
+        merged_by(lambda A: A.max(-1, keepdims=True)),
+    "their log-sum-exp is in base 2, and taken for one in base e":
+        merged_by(lambda A: steps.log_sum_exp(A) / np.log(2)),
+}
 
 
 def bias_after(case: Case, means: Conventions) -> Wordings:
@@ -169,11 +178,13 @@ def first_tile(case: Case, means: Conventions) -> Wordings:
             yield f"{word}: {' and '.join(which)}", {f"{x}_back": stale for x in which}
 
 
-def merged_unscaled(case: Case, means: Conventions) -> Wordings:
-    """Tiles are put together without the factor between their maxima, in several ways."""
-    for word, tiles in tilings(case.K.shape[2]):
-        for form in MERGES:
+def merged(form: Callable[..., np.ndarray]) -> Callable[[Case, Conventions], Wordings]:
+    """Tiles are put together wrongly."""
+    def forms(case: Case, means: Conventions) -> Wordings:
+        for word, tiles in tilings(case.K.shape[2]):
             yield word, {"P": steps.bind(form, tiles), "P_back": lambda s, P: s.P}
+
+    return forms
 
 
 SCALES: dict[str, tuple[str, Callable[[steps.Steps, float], float]]] = {
@@ -233,6 +244,7 @@ WRONG_WEIGHTS: list[Mistake] = [
             "sum over all keys of the row"),
     Mistake("first_tile", "the way back has the keys and values of the first tile in every tile", first_tile, BACK,
             "each tile has its own keys and values"),
-    Mistake("f_merge", "tiles of keys are put together without the factor between their maxima", merged_unscaled,
-            ATTENTION, "multiply what is there by exp(old maximum - new maximum)"),
+    *(Mistake("f_merge", f"tiles of keys are put together wrongly: {words}", merged(form), ATTENTION,
+              "multiply what is there, and its sum, by exp(old maximum - new maximum)")
+      for words, form in MERGES.items()),
 ]
