@@ -3,7 +3,7 @@
 What the user told is kept as it is: a candidate that deviates from it is found by the problems.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -203,3 +203,14 @@ READERS: dict[str, Callable[..., Read | Reading]] = dict(
     mask=_read_mask, bias=_read_bias, causal=_read_causal, groups=_read_groups, scale=probes.read_scale,
     fill=probes.read_fill, empty=probes.read_empty, inside=probes.read_inside, dropout=read_dropout,
 )
+
+
+def readings(asked: Conventions, read: Conventions, some: Sequence[Case]) -> Iterator[tuple[Conventions, bool]]:
+    """What was read, and what it may be where a mistake has spoilt the reading; whether one edit has to do."""
+    if asked.scale is None and read.scale != "1/sqrt(d_k)":
+        yield replace(read, scale=None), True
+    yield read, False
+    if read.causal is None and any(case.causal for case in some):
+        yield replace(read, causal="upper_left"), False
+    if read.empty not in (None, "zero") and any("empty row" in case.traits for case in some):
+        yield replace(read, empty="zero"), False

@@ -9,7 +9,7 @@ import numpy as np
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.functions import Broken, Fault, failure_of
 from attnmath._examine.diagnosis import extent, own_output
-from attnmath._examine.diagnosis.conventions import detect
+from attnmath._examine.diagnosis.conventions import detect, readings
 from attnmath._examine.diagnosis.diagnosis import GENERATED_NAMES, diagnose
 from attnmath._examine.diagnosis.habits import broken_habits, hazards
 from attnmath._examine.diagnosis.mechanisms import without_name
@@ -203,20 +203,15 @@ class Examination:
             wide.give(cases(self.takes, "float32", self.seed, self.candidate.taken))
             e = wide if wide.failures else self
         with np.errstate(all="ignore"):
-            told = self.asked
-            found = []
-            if told.scale is None and e.means.scale != "1/sqrt(d_k)":  # which may be the mistake
-                found = self._named(e, replace(e.means, scale=None), alone=True)
-            if not found or any(x.kind != "mistake" for x in found):
-                found = self._named(e, e.means)
+            told, found = self.asked, list[Finding]()
+            for means, alone in readings(self.asked, e.means, [f.case for f in e.failures]):
+                again = self._named(e, means, alone)
+                found = again if again and all(x.kind == "mistake" for x in again) else found or again
+                if found and all(x.kind == "mistake" for x in found):
+                    break
             if any(x.name == "f_align" for x in found) and told.causal is None:  # nobody said which is meant
                 other = "upper_left" if e.means.causal != "upper_left" else "lower_right"
                 found = self._named(e, replace(e.means, causal=other)) or found
-            elif any(x.kind != "mistake" for x in found) and e.means.empty not in (None, "zero") and any(
-                    "empty row" in f.case.traits for f in e.failures):
-                # It was read with a mask that may be taken wrongly.
-                again = self._named(e, replace(e.means, empty="zero"))
-                found = again if again and all(x.kind == "mistake" for x in again) else found
         named = all(x.kind == "mistake" for x in found)
         demanded = told != Conventions(layout=told.layout)
         far = len(found) > 1 and any("O" in f.wrong for f in e.failures)

@@ -27,6 +27,12 @@ def aligned(case: Case, means: Conventions) -> Wordings:
         yield "", steps.as_in("seen", case, means.told(causal=other))
 
 
+def seen_as(word: str, change: StepChanges) -> Wordings:
+    """Another mask; a query that it leaves without a key has zeros, or the mean of all values."""
+    yield word, change
+    yield f"{word}; a row without keys is uniform".removeprefix("; "), {**change, **steps.UNIFORM_ROWS}
+
+
 def causal_shifted(case: Case, means: Conventions) -> Wordings:
     n, m = case.Q.shape[2], case.K.shape[2]
     for word, by in (("a query does not see its own place", -1), ("a query sees one place too many", 1)):
@@ -35,7 +41,7 @@ def causal_shifted(case: Case, means: Conventions) -> Wordings:
             seen = np.arange(m) <= np.arange(n)[:, None] + start + by
             if case.keep is not None:
                 seen = seen & case.keep
-            yield word, {"seen": steps.bind(lambda s, x, seen: np.broadcast_to(seen, x.shape), seen)}
+            yield from seen_as(word, {"seen": steps.bind(lambda s, x, seen: np.broadcast_to(seen, x.shape), seen)})
 
 
 def causal_by_rule(case: Case, means: Conventions) -> Wordings:
@@ -56,8 +62,8 @@ def causal_by_rule(case: Case, means: Conventions) -> Wordings:
     keep = True if case.keep is None else case.keep
     for word, rule in rules.items():
         for t in (256, *POWERS) if "{}" in word else (1,):
-            yield word.format(t), {
-                "seen": steps.bind(lambda s, x, seen: np.broadcast_to(seen, x.shape), rule(t) & keep)}
+            yield from seen_as(word.format(t), {
+                "seen": steps.bind(lambda s, x, seen: np.broadcast_to(seen, x.shape), rule(t) & keep)})
 
 
 def either_mask(case: Case, means: Conventions) -> Wordings:
@@ -67,7 +73,7 @@ def either_mask(case: Case, means: Conventions) -> Wordings:
 
 def inverted(case: Case, means: Conventions) -> Wordings:
     if case.keep is not None:
-        yield "", steps.as_in("seen", replace(case, keep=~case.keep), means)
+        yield from seen_as("", steps.as_in("seen", replace(case, keep=~case.keep), means))
 
 
 def in_place_of_hidden_scores(scores: Callable[[steps.Steps, np.ndarray], np.ndarray]) -> StepChanges:

@@ -165,10 +165,13 @@ def zero_without_keys(s: Steps, P: np.ndarray) -> np.ndarray:
     return np.where(rows_without_keys(s), 0.0, P)
 
 
+UNIFORM_ROWS: "StepChanges" = {"P": _mean, "P_back": _mean, "dA": zero_without_keys}  # for a query without keys
+
+
 def changes_of_empty_rows(means: Conventions) -> tuple[StepChanges, ...]:
     """The steps that differ from those of rows that are zero."""
     if means.empty == "uniform":
-        return ({"P": _mean, "P_back": _mean, "dA": zero_without_keys},)
+        return (UNIFORM_ROWS,)
     return ({"P": _mean, "P_back": _mean},) if means.empty == "uniform with gradient" else ()
 
 
