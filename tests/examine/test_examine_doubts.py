@@ -78,7 +78,7 @@ def test_a_rate_that_changes_nothing_is_refused_unless_it_is_meant():
     assert kept.wrong
 
 
-@pytest.mark.parametrize("factor, said", [(lambda r, p: r / (1 - p) ** 2, "dropout_unexplained"),
+@pytest.mark.parametrize("factor, said", [(lambda r, p: r / (1 - p) ** 2, "R_is_used_twice"),
                                           (lambda r, p: r / r, "dropout_ignored"), (lambda r, p: ~r / (1 - p) / 2, "")])
 def test_another_factor_is_wrong(factor, said):
     report = report_on(dropping(lambda r, p: torch.nan_to_num(1.0 * factor(r, p), nan=1.0)), options=DROPOUT)

@@ -128,3 +128,77 @@ def test_dropout_of_the_scores_is_not_called_ignored():
 
     report = on(fn, options={"dropout": "p", "dropout_mask": "keep"})
     assert report.wrong and "dropout_ignored" not in [f.name for f in report.findings], str(report)
+
+
+class InTiles:
+    """Tiles of 4 keys with a running maximum; wrong where a flag says so."""
+
+    def __init__(self, wrong):
+        self.wrong = wrong
+
+    def __call__(self, q, k, v):
+        top, total, O = torch.full_like(q[..., :1], -torch.inf), 0.0, 0.0
+        for j in range(0, k.shape[2], 4):
+            A = q @ k[:, :, j : j + 4].mT * q.shape[-1] ** -0.5
+            now = torch.maximum(top, A.amax(-1, keepdim=True))
+            E, shrink = torch.exp(A - now), torch.exp(top - now)
+            shrink = torch.where(shrink == 0, shrink, 1 / shrink) if self.wrong == "inverse" else shrink
+            total = (0.0 if self.wrong == "last sum" else total * (1 if self.wrong == "sum" else shrink)) + E.sum(-1, keepdim=True)
+            O = O * (1 if self.wrong == "output" else shrink) + E @ v[:, :, j : j + 4]
+            top = now
+        return O / total
+
+
+@pytest.mark.parametrize("wrong, words", [
+    ("output", "what is gathered is not multiplied by exp(old maximum - new maximum), though its sum is"),
+    ("sum", "the sum is not multiplied by exp(old maximum - new maximum), though what is gathered is"),
+    ("last sum", "the output is divided by the sum of the last tile alone"),
+])
+def test_each_wrong_merge_of_tiles_has_its_own_words(wrong, words):
+    assert on(InTiles("")).right
+    assert any(words in title for title in titles(on(InTiles(wrong)))), titles(on(InTiles(wrong)))
+
+
+def test_a_causal_mask_that_hides_the_past():
+    def attend(q, k, v, is_causal=False):
+        A = q @ k.mT * q.shape[-1] ** -0.5
+        past = torch.ones_like(A, dtype=torch.bool).tril()
+        return (torch.where(past, torch.full_like(A, -1e9), A) if is_causal else A).softmax(-1) @ v
+
+    said, = titles(on(attend, options={"causal": "is_causal"}))
+    assert "the future is seen, and the past is hidden; a row without keys is uniform" in said
+
+
+def test_infinities_are_no_second_mistake():
+    """Hidden weights are multiplied by 0 after exp, which may overflow; that is no reason to name another edit."""
+    def attend(q, k, v, is_causal=False):
+        return weights(q, k, causal(q.shape[2], k.shape[2]) if is_causal else True) @ v
+
+    def backward(do, q, k, v, is_causal=False):
+        gamma, seen = q.shape[-1] ** -0.5, causal(q.shape[2], k.shape[2]) if is_causal else True
+        A = q @ k.mT * gamma
+        P = torch.exp(A - torch.where(torch.as_tensor(seen), A, -torch.inf).logsumexp(-1, keepdim=True)) * seen
+        dP = do @ v.mT
+        dA = gamma * P * (dP - (P * dP).sum(-1, keepdim=True))
+        late = torch.arange(k.shape[2])[:, None] >= (k.shape[2] - 1) // 16 * 16
+        return dA @ (k * late), dA.mT @ q, P.mT @ do
+
+    assert titles(on(attend, backward, options={"causal": "is_causal"})) == [
+        "dQ keeps the last tile of keys alone: the sum is overwritten (tiles of 16 keys)"]
+
+
+def test_of_two_edits_the_nearest_are_said():
+    """The first head alone in dV, the mean in dK: not the first head in both, and then the mean in dK."""
+    def attend(q, k, v):
+        r = q.shape[1] // k.shape[1]
+        return weights(q, k.repeat_interleave(r, 1)) @ v.repeat_interleave(r, 1)
+
+    def backward(do, q, k, v):
+        G, r = k.shape[1], q.shape[1] // k.shape[1]
+        dQ, dK, dV = Backward()(do, q, k.repeat_interleave(r, 1), v.repeat_interleave(r, 1))
+        return dQ, dK.unflatten(1, (G, r)).mean(2), dV.unflatten(1, (G, r))[:, :, 0]
+
+    assert sorted(titles(on(attend, backward, options={"groups": None}))) == [
+        "a mean over each group, instead of a sum, comes into dK",
+        "the first query head of a group alone comes into dV",
+    ]

@@ -313,3 +313,55 @@ def test_heads_that_are_cut_by_the_width_of_keys():
     assert report.right and "one_width" in [x.name for x in report.hazards], str(report)
     half = examine(merged(HalfKeys.apply), seed=1, smallest=False)
     assert half.wrong and "dK" in half.sentence
+
+
+def test_an_even_number_of_heads_in_two_halves():
+    def halves(q, k, v, mask=None):
+        if q.shape[1] % 2:
+            raise ValueError("an even number of heads, please")
+        A = [x @ y.mT / math.sqrt(q.shape[-1]) for x, y in zip(q.chunk(2, 1), k.chunk(2, 1))]
+        A = [x if mask is None else x.masked_fill(~mask, -1e30) for x in A]  # (b, n, m) stands at (h, n, m)
+        return torch.cat([x.softmax(-1) @ y for x, y in zip(A, v.chunk(2, 1))], 1)
+
+    report = examine(halves, options={"mask"}, seed=1, smallest=False)
+    assert report.right and "multiples of 2 (H); layout bhsd" in str(report)
+    turned = examine(lambda q, k, v: halves(q.flip(1), k, v), seed=1, smallest=False)
+    assert not turned.right
+
+
+def test_heads_that_are_the_fastest_of_merged_features():
+    def attend(q, k, v, names="bidh,bjdh->bhij"):
+        q, k, v = (x.unflatten(-1, (-1, 3)) for x in (q, k, v))
+        return torch.einsum("bhij,bjdh->bidh", (torch.einsum(names, q, k) * q.shape[2]**-0.5).softmax(-1), v).flatten(2)
+
+    report = examine(attend, seed=1, smallest=False)
+    assert report.right and report.conventions.layout == "bs(dh)"
+    assert not examine(lambda q, k, v: attend(q, k, v.flip(1)), seed=1, smallest=False).right
+
+
+def test_a_mask_on_the_axes_that_the_way_back_takes():
+    def weights(q, k, mask, b, h):
+        A = q[b, h] @ k[b, h].T / math.sqrt(q.shape[-1])
+        A = A if mask is None else np.where(mask[b][None], A, -1e9)
+        E = np.exp(A - A.max(-1, keepdims=True))
+        return E / E.sum(-1, keepdims=True)
+
+    def forward(q, k, v, mask=None):
+        O = np.zeros((*q.shape[:3], v.shape[3]), q.dtype)
+        for b, h in np.ndindex(q.shape[:2]):
+            O[b, h] = weights(q, k, mask, b, h) @ v[b, h]  # a mask (b, 1, n, m) passes here, and not below
+        return O
+
+    def backward(do, q, k, v, mask=None):
+        dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
+        for b, h in np.ndindex(q.shape[:2]):
+            P = weights(q, k, mask, b, h)
+            dP = do[b, h] @ v[b, h].T
+            dA = P * (dP - (P * dP).sum(-1, keepdims=True)) / math.sqrt(q.shape[-1])
+            dq[b, h], dk[b, h], dv[b, h] = dA @ k[b, h], dA.T @ q[b, h], P.T @ do[b, h]
+        return dq, dk, dv
+
+    report = examine(forward, backward, options={"mask"}, seed=1, smallest=False)
+    assert report.right and report.conventions.mask_axes == "bm"
+    wrong = examine(forward, lambda do, q, k, v, mask=None: backward(do, q, k, v), options={"mask"}, seed=1, smallest=False)
+    assert wrong.wrong

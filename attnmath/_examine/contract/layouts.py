@@ -14,7 +14,7 @@ AXIS_ORDERS = ("bhsd", "bshd", "sbhd", "hsd", "shd", "sd")
 # Asked for after these: of Q; after a comma of K and V, where they differ; after ">" of the output.
 MORE_ORDERS = (
     "bhsd>bshd", "bhsd>bs(hd)", "bshd>bs(hd)", "sbhd>sb(hd)", "shbd", "bhds", "bs(hd)", "sb(hd)", "s(hd)",
-    "bhsd,bsd", "bshd,bsd", "bhd,bhsd", "bhd,bshd", "hds", "b(hd)s",
+    "bhsd,bsd", "bshd,bsd", "bhd,bhsd", "bhd,bshd", "hds", "b(hd)s", "bs(dh)",
 )
 OURS = "bhsd"
 
@@ -57,7 +57,8 @@ def from_layout(x: np.ndarray, layout: str, of: str = "Q", heads: int = 1) -> np
     letters = "".join(axes)
     shape: list[int] = []
     for axis, size in zip(axes, x.shape):
-        shape += [size] if len(axis) == 1 else [heads, size // heads]
+        own = {"h": heads, "d": size // heads}
+        shape += [size] if len(axis) == 1 else [own[letter] for letter in axis]
     left = [letter for letter in OURS if letter in letters]
     x = x.reshape(shape).transpose([letters.index(letter) for letter in left])
     return x.reshape([x.shape[left.index(letter)] if letter in left else 1 for letter in OURS])

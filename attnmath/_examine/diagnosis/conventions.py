@@ -99,8 +99,12 @@ def _read_mask(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng)
                 scores[told] = (seen == keep).all(-1).mean(), (W[hidden] < 0.05 * W.max()).mean()
             elif not scores and not errors:
                 errors = [failed(candidate.run(case, means.told(mask=kind), forward=True).refusal)]
-        if scores and max(scores.values()) > (0.5, 0.5):
-            break
+        here = max((x for x in scores if x.mask_axes == axes), key=scores.__getitem__, default=None)
+        if here and scores[here] > (0.5, 0.5):
+            asked = means.told(mask=here.mask, mask_axes=axes)
+            if candidate.forward_only or candidate.run(case, asked).answer is not None:
+                scores = {here: scores[here]}
+                break  # else the way back does not take these axes
     if not scores:
         return None, errors
     best = max(scores, key=scores.__getitem__)

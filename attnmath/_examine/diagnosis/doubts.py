@@ -78,12 +78,12 @@ def _added(candidate: Candidate, means: Conventions, sizes: Sizes) -> Finding | 
 
 def _other_axes(candidate: Candidate, means: Conventions, sizes: Sizes) -> Finding | None:
     """That a mask of fewer axes is taken as well, and in no form hides what it says."""
-    case = small_problem(replace(sizes, n=sizes.m), np.random.default_rng(0))
-    s, layout = case.sizes, means.layout or "bhsd"
-    if not {"b", "h"} <= set(layout) or s["b"] in (1, s["n"], s["H"]) or s["H"] == s["n"]:
+    many = 1 + max(sizes.H, sizes.m)  # batch elements: no other axis is as long, so that none is taken for it
+    case = small_problem(replace(sizes, n=sizes.m, b=many), np.random.default_rng(0))
+    if not {"b", "h"} <= set(means.layout or "bhsd"):
         return None
     if not _hides(candidate, means, replace(case, keep=_drawn(case, means.mask_axes or "bnm"))):
-        return None  # one for each batch element is taken wrongly: that is another mistake
+        return None  # one for each batch element is taken wrongly, or so many are not: that is another matter
     for axes in ("bm", "bnm"):
         masked = replace(case, keep=_drawn(case, axes))
         alike = [form for form in MASK_FORMS if form.startswith("add") is (means.mask or "").startswith("add")]

@@ -57,7 +57,7 @@ def limits(ask: Asking, one_width: bool) -> tuple[Sizes, Taken]:
     s, layout = ask.sizes, ask.means.layout or "bhsd"
     only: dict[str, int] = ask.candidate.told_sizes | forced_sizes(layout)
     queries = axes_of(layout, "Q")
-    only |= {"H": s.H} if "hd" in queries else {}
+    only |= {"H": s.H} if any(len(axes) > 1 for axes in queries) else {}
     multiples: dict[str, int] = {}
     square = s.square and _together(ask, ("n", "m"), only, multiples)
     same_width = s.d_k == s.d_v and _together(ask, ("d_k", "d_v"), only, multiples)
