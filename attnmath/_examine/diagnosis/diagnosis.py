@@ -17,7 +17,7 @@ from attnmath._examine.diagnosis.gate import Ask, Edit, Proof, Threshold, change
 from attnmath._examine.diagnosis.mechanisms import flushed, replayed, rounded_somewhere, sameness, without_name
 from attnmath._examine.diagnosis.trial import SHAPES_DIFFER, Failure
 from attnmath._examine.mistakes.memory import MEMORY
-from attnmath._examine.mistakes.mistakes import GENERATED, MISTAKES
+from attnmath._examine.mistakes.mistakes import GENERATED, IN_TILES, MISTAKES
 from attnmath._examine.mistakes.modes import BACK_NAMES, IN_WAY_BACK, KERNELS, OWN
 from attnmath._examine.mistakes.parts import Part, parts_of
 from attnmath._examine.problems.case import Case
@@ -83,10 +83,11 @@ def diagnose(
 
 
 def alike(failures: Sequence[Failure]) -> Iterator[Iterator[tuple[Edit, ...]]]:
-    """One edit, the same everywhere: those that have a name, known quantities and numbers, all others."""
+    """One edit, the same everywhere: those that have a name, known numbers, all others, in tiles."""
     yield one_edit(failures, NAMED)
     yield islice(multiples(failures), MOST_TERMS)
     yield one_edit(failures, GENERATED)
+    yield one_edit(failures, IN_TILES)
 
 
 def named(
@@ -99,10 +100,12 @@ def named(
         proofs = [one for one in proofs if one.always] or proofs
         proofs.sort(key=lambda one: (sum(e.where in KERNELS.values() for e in one.edits), reach(one, failures[0])))
         proofs = proofs[:MOST_PROOFS]
-        fresh = fresh_trials(more, ask, proofs) if ask and proofs else []
+        fresh = fresh_trials(more, ask, proofs, failures[0].case) if ask and proofs else []
         proofs = [again for one in proofs if (again := proof(one.edits, [*trials, *fresh]))]
         listed = [one for one in proofs if all(e.mistake in NAMED for e in one.edits)]
-        proofs = listed or proofs[:1]  # others that give the same numbers say the same
+        first = [e.mistake for e in proofs[0].edits] if proofs else []
+        # Others that give the same numbers say the same; other tiles do not.
+        proofs = listed or [one for one in proofs if [e.mistake for e in one.edits] == first]
         if proofs and (found := said(proofs, failures, len(trials), fresh, ask, more)):
             return found
     return []

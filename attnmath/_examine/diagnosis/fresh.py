@@ -10,7 +10,7 @@ from attnmath._examine.diagnosis.trial import Failure
 from attnmath._examine.problems.case import Case, traits_of
 
 FRESH = 12  # new problems that a name has to explain, too
-REGULAR = 4, 6, 8, 12, 16, 20, 24  # lengths that tell multiples of 2, 4 and 8 apart
+REGULAR = 6, 12, 20, 24, 40, 100  # lengths that tell tiles and multiples of powers of 2 apart
 SHARPEST = 8  # calls that look for the place of a threshold
 
 
@@ -34,16 +34,23 @@ def shorter(case: Case) -> Case:
     return case if "empty row" in less.traits else less
 
 
-def fresh_trials(more: Sequence[Case], ask: Ask, found: Sequence[Proof]) -> list[Failure]:
+def _regular(some: Sequence[Case], like: Case) -> list[Case]:
+    """The longest with the options of a problem, cut to lengths that tell tiles and multiples apart."""
+    options = like.traits & {"bias", "mask", "dropout", "groups", "scale"}
+    alike = [c for c in some if options <= c.traits and not c.traits & {"causal", "empty row"}] or [*some]
+    long = max(alike, key=lambda c: min(c.Q.shape[2], c.K.shape[2]))
+    both = [k for k in REGULAR if k < min(long.Q.shape[2], long.K.shape[2])]
+    return [cropped(long, *lengths) for k in both for lengths in ((7, k), (k, 7))]
+
+
+def fresh_trials(more: Sequence[Case], ask: Ask, found: Sequence[Proof], like: Case) -> list[Failure]:
     """A dozen new problems, under the conditions and without them; some of other sizes."""
     trials: list[Failure] = []
-    kinds: list[Sequence[Case]] = [more]
     every = [when for one in found for conditions in one.when for when in conditions]
-    if any(isinstance(when, Condition) and "multiple" in when.words for when in every):
-        long = max((c for c in more if not c.traits & {"causal", "empty row"}), default=more[0],
-                   key=lambda c: min(c.Q.shape[2], c.K.shape[2]))
-        cut = [ask(cropped(long, k, k)) for k in REGULAR if k < min(long.Q.shape[2], long.K.shape[2])]
-        trials += [f for f in cut if f]
+    kinds: list[Sequence[Case]] = [more]
+    numbers = any(c.isdigit() for one in found for e in one.edits for c in e.detail)
+    if more and (numbers or any(isinstance(when, Condition) and "multiple" in when.words for when in every)):
+        trials += [f for f in map(ask, _regular(more, like)) if f]
     if holds := [when.holds for when in every if when != ALWAYS]:
         kinds = [[c for c in more if holds[0](c)], [c for c in more if holds[0](c) is False]]
     for some in kinds:

@@ -131,6 +131,7 @@ class Threshold(NamedTuple):
         what = SIZES.get(self.size, self.size)
         known = f"{self.low}" if self.high == self.low + 1 else f"{self.low} to {self.high - 1}"
         words = f"for more than {known} {what}" if self.above else f"for at most {known} {what}"
+        words = words.replace("for at most 1 queries", "for one query")
         return Condition(words, self.holds)
 
     def holds(self, case: Case) -> bool | None:

@@ -40,7 +40,7 @@ class Failure:
         """Whether its numbers have no structure of their own."""
         s, traits = self.case.sizes, self.case.traits
         drawn = bool(traits & {"gaussian", "peaked", "outliers"})
-        return drawn and min(s["n"], s["m"], s["d_k"], s["d_v"]) > 1 and self.case.scale != 0
+        return drawn and min(s["m"], s["d_k"], s["d_v"]) > 1 and self.case.scale != 0
 
     @property
     def telling(self) -> bool:

@@ -3,16 +3,25 @@
 import re
 from collections.abc import Callable, Iterator
 
+from attnmath._examine.mistakes.along import (
+    ALONG,
+    BEYOND,
+    IN_TILES,
+    MANY,
+    POWERS,
+    SHORT_TOO,
+    TILES_LOST,
+    Operator,
+    in_tile,
+)
 from attnmath._examine.mistakes.modes import FORWARD
 from attnmath._examine.mistakes.operators import (
-    ALONG,
     EXCHANGED,
     FORMULAS,
     OF_READ,
     OF_READ_TRANSPOSED,
     POOL,
     SIZES,
-    Operator,
     Place,
     fitting,
     other,
@@ -20,7 +29,12 @@ from attnmath._examine.mistakes.operators import (
     shape,
 )
 from attnmath._examine.problems.case import Case, Conventions
-from attnmath._examine.problems.steps import DOWNSTREAM, STEPS, Mistake, Wordings
+from attnmath._examine.problems.steps import DOWNSTREAM, STEPS, Forms, Mistake, Wordings
+
+
+def _there(letter: str, case: Case) -> bool:
+    needs = NEEDS.get(letter)
+    return needs is None or getattr(case, needs) is not None
 
 
 def operators_at(place: Place) -> Iterator[tuple[str, Operator, Callable[[Case], bool]]]:
@@ -28,14 +42,15 @@ def operators_at(place: Place) -> Iterator[tuple[str, Operator, Callable[[Case],
     at, letter = (place.step, place.letter), place.letter
 
     def there(case: Case) -> bool:
-        needs = NEEDS.get(letter)
-        return needs is None or getattr(case, needs) is not None
+        return _there(letter, case)
 
     for some in fitting(place):
         for words, operator in some.items():
             yield words, operator, there
     sizes = SIZES.get(letter, "").split()
     for axis, size in enumerate(sizes):
+        for words, operator in BEYOND.get((size, axis), {}).items():
+            yield words, operator, there
         if size in WORDS:
             def wide(case: Case, axis: int = axis) -> bool:
                 return there(case) and shape(letter, case)[axis] > 1
@@ -68,6 +83,11 @@ def _edit(place: Place, words: str, operator: Operator, fits: Callable[[Case], b
         if fits(case):
             yield "", place.change(operator)
 
+    return _mistake(place, words, forms)
+
+
+def _mistake(place: Place, words: str, forms: Forms) -> Mistake:
+    """An edit at a place in its forms."""
     x = said(place.letter)
     title = f"{x} {words}, in {place.words}" if place.step else f"{x} {words}"
     slug = re.sub("[^A-Za-z0-9]+", "_", f"{place.step} {place.letter} {words}").strip("_")
@@ -116,3 +136,20 @@ KNOWN = {  # names of some
 def generated() -> list[Mistake]:
     """Every edit that an operator makes at a place."""
     return [_edit(place, *one) for place in PLACES for one in operators_at(place)]
+
+
+def in_every_tile() -> Iterator[Mistake]:
+    """Every edit of a tile of queries or keys at a place: what a loop over tiles may do wrong."""
+    for place in PLACES:
+        for axis, size in enumerate(SIZES.get(place.letter, "").split()):
+            for words in (*IN_TILES, *TILES_LOST) if size in "nm" else ():
+                yield _mistake(place, words.format(MANY[size]), _in_tiles(place, words, axis, size))
+
+
+def _in_tiles(place: Place, words: str, axis: int, size: str) -> Forms:
+    def forms(case: Case, means: Conventions) -> Wordings:
+        for t in POWERS[1:] if _there(place.letter, case) else ():
+            if case.sizes[size] > t or words in SHORT_TOO:
+                yield f"tiles of {t}", place.change(in_tile(words, axis, t))
+
+    return forms

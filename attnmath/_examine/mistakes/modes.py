@@ -19,7 +19,7 @@ AGAIN: dict[str, tuple[str, Callable[[Steps], Any]]] = {
 BEFORE_BOTH = frozenset("dO owner_back B_back keys_back values_back A_back P_back R_back dP D dA".split())
 OWN: StepChanges = {}  # beside other changes: the gradients are those of the output that they give
 IN_BOTH, IN_OUTPUT, IN_WAY_BACK = "", "in the output alone: ", "in the way back alone: "
-KERNELS = {"dQ": "in dQ alone: ", "dkeys": "in dK alone: "}  # two programs, each with a way back of its own
+KERNELS = {"dQ": "in dQ alone: ", "dkeys": "in dK alone: ", "dB": "in dB alone: "}  # programs of their own
 # Names that the same mistakes have in the way back alone.
 BACK_NAMES = {
     "mask_ignored": "no_mask_bwd", "causal_ignored": "no_mask_bwd",

@@ -6,16 +6,16 @@ the first head, another letter in its stead.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from attnmath._examine.mistakes.along import OF_BIAS, POWERS, Operator, kept
 from attnmath._examine.problems.case import Case
-from attnmath._examine.problems.steps import ATTENTION, BACK, STEPS, StepChanges, Steps
+from attnmath._examine.problems.steps import ATTENTION, BACK, STEPS, StepChanges, Steps, log_sum_exp
 from attnmath._words.arrays import T, rowsum
 
-POWERS = (128, 64, 32, 16, 8, 4, 2)  # the usual sizes of tiles
-Operator = Callable[[Steps, Any], Any]  # what a step is given, in another form
 FORMULAS = {  # of each step, as the book has it
     "A": "gamma Q K^T + B", "P": "softmax(A)", "O": "(P o R) V", "L": "log(rowsum(exp(A)))", "QK": "Q K^T",
     "dP": "R o (dO V^T)", "D": "rowsum(P o dP)", "dA": "P o (dP - D)", "PR_back": "P o R",
@@ -106,36 +106,10 @@ def misread_transpose(x: np.ndarray) -> np.ndarray:
     return untransposed(T(x).copy())
 
 
-def _taken(axis: int, places: Callable[[int], Any]) -> Operator:
-    """What stands in other places along an axis."""
-    return lambda s, x: np.take(x, places(x.shape[axis]), axis)
-
-
-def _kept(axis: int, places: Callable[[np.ndarray, int], Any]) -> Operator:
-    """Zero elsewhere."""
-    def operator(s: Steps, x: np.ndarray) -> np.ndarray:
-        length = x.shape[axis]
-        kept = places(np.arange(length), length)
-        return np.moveaxis(np.where(kept, np.moveaxis(x, axis, -1), np.zeros((), x.dtype)), -1, axis)
-
-    return operator
-
-
 def batch_for_heads(s: Steps, x: np.ndarray) -> np.ndarray:
     """Batch elements and heads in the order of each other."""
     b, H = x.shape[:2]
     return x.reshape(H, b, *x.shape[2:]).swapaxes(0, 1)
-
-
-def first_of_broadcast(*axes: int) -> Operator:
-    """Zero but in the first place along each of the axes along which the bias is broadcast."""
-    def operator(s: Steps, x: np.ndarray) -> np.ndarray:
-        shape = (*(1,) * (x.ndim - np.ndim(s.bias)), *np.shape(s.bias))
-        for axis in axes:
-            x = _kept(axis, lambda i, k: i == 0)(s, x) if shape[axis] == 1 else x
-        return x
-
-    return operator
 
 
 def heads_fastest(s: Steps, x: np.ndarray) -> np.ndarray:
@@ -154,21 +128,6 @@ def viewed(s: Steps, x: np.ndarray) -> np.ndarray:
     """(b, H, n, d), whose memory is read as (b, n, H, d)."""
     b, H, n, d = x.shape
     return x.reshape(b, n, H, d).swapaxes(1, 2)
-
-
-ALONG: dict[str, Callable[[int], Operator]] = {  # with the word for what lies along the axis
-    "is that of the first {} for all": lambda axis: _taken(axis, lambda k: np.zeros(k, int)),
-    "is that of the last {} for all": lambda axis: _taken(axis, lambda k: np.full(k, k - 1)),
-    "is that of the {} before": lambda axis: lambda s, x: np.roll(x, 1, axis),
-    "is that of the next {}": lambda axis: lambda s, x: np.roll(x, -1, axis),
-    "is zero for the last {}": lambda axis: _kept(axis, lambda i, k: i < k - 1),
-    "is zero for the first {}": lambda axis: _kept(axis, lambda i, k: i > 0),
-    "is zero for all but the last {}": lambda axis: _kept(axis, lambda i, k: i == k - 1),
-    "is zero for all but the first {}": lambda axis: _kept(axis, lambda i, k: i == 0),
-    "is the sum over every {}, for all": lambda axis: lambda s, x: np.broadcast_to(
-        x.sum(axis, keepdims=True), x.shape).astype(x.dtype),
-    "holds the sum of each {} and those before it": lambda axis: lambda s, x: np.cumsum(x, axis),
-}
 
 
 def other(letter: str) -> Operator:
@@ -194,34 +153,45 @@ GAMMA: dict[str, Operator] = {
 DROPPED: dict[str, Operator] = {"is zero where a weight is dropped": lambda s, x: x * (s.R_back > 0)}
 OF_ADDED: dict[str, Operator] = {"is missing": lambda s, x: np.zeros_like(x)}
 OF_FACTORS: dict[str, Operator] = {"is missing": lambda s, x: np.ones_like(x), "is used twice": lambda s, x: x * x}
+def usual_scale(s: Steps, gamma: Any) -> Any:
+    """That of a call that gives none."""
+    return np.float64(s.case.without("scale").gamma(s.means))
+
+
 OF_GAMMA: dict[str, Operator] = {
-    **OF_FACTORS, **LN_2,
+    **OF_FACTORS, **LN_2, "is the usual one, where another is given": usual_scale,
     "divides instead of multiplying": lambda s, x: 1 / x, "is its root": lambda s, x: abs(x) ** 0.5,
 }
 OF_R: dict[str, Operator] = {**OF_FACTORS, "lacks the factor 1/(1 - rho)": lambda s, x: (x > 0) * 1.0}
+FIRST: dict[str, Callable[[int], int]] = {
+    "half of the": lambda d: d // 2, "three quarters of the": lambda d: 3 * d // 4,
+    **{f"{t}": partial(min, t) for t in POWERS},
+}
+
+
+def _over_first(cut: Callable[[int], int]) -> Operator:
+    return lambda s, x: rowsum((s.dO * s.O)[..., : cut(s.O.shape[-1])])
+
+
 OF_D: dict[str, Operator] = {
     "is halved": lambda s, x: x / 2, "is a mean over the keys instead of a sum": lambda s, x: x / s.K.shape[2],
     "is summed over the queries instead of the keys": lambda s, x: (s.P_back * s.dP).sum(-2, keepdims=True),
     "is taken without the dropout mask": lambda s, x: rowsum(s.P_back * (s.dO @ T(s.values_back))),
+    **{f"is summed over the first {words} columns of dO o O": _over_first(cut) for words, cut in FIRST.items()},
 }
 OF_WEIGHTS: dict[str, Operator] = {
     "is not divided by the sum of its row": unnormalised,
     "is taken to be 1/m": lambda s, x: np.ones_like(x) / x.shape[-1],
 }
 OF_ROWS: dict[str, Operator] = {
-    **{f"is cut to {t} columns": _kept(3, lambda i, k, t=t: i < t)  # type: ignore[misc]
+    **{f"is cut to {t} columns": kept(3, lambda i, k, t=t: i < t)  # type: ignore[misc]
        for t in POWERS[:5]},
     **{f"is cut to whole groups of {t} columns":
-       _kept(3, lambda i, k, t=t: i < max(k // t * t, min(t, k)))  # type: ignore[misc]
+       kept(3, lambda i, k, t=t: i < max(k // t * t, min(t, k)))  # type: ignore[misc]
        for t in POWERS},
 }
 OF_VALUES: dict[str, Operator] = {
-    "is cut to the columns of Q and K": lambda s, x: _kept(3, lambda i, k: i < s.case.sizes["d_k"])(s, x),
-}
-OF_BIAS: dict[str, Operator] = {
-    "is that of the first place where the bias is broadcast, not a sum": first_of_broadcast(0, 1, 2, 3),
-    "is that of the first batch element where they share the bias, not a sum": first_of_broadcast(0),
-    "is that of the first head where they share the bias, not a sum": first_of_broadcast(1),
+    "is cut to the columns of Q and K": lambda s, x: kept(3, lambda i, k: i < s.case.sizes["d_k"])(s, x),
 }
 OF_READ: dict[str, Operator] = {
     "is read with its axes exchanged": lambda s, x: T(untransposed(x)),
@@ -230,7 +200,16 @@ OF_READ: dict[str, Operator] = {
 OF_READ_TRANSPOSED: dict[str, Operator] = dict(zip(  # where the formula has the transpose
     ("is reshaped, where it should be transposed", "is not transposed"), OF_READ.values()))
 TRANSPOSED = {("dkeys", "dA"), ("dvalues", "PR_back"), ("QK", "keys"), ("dP", "values_back")}
-OF_L: dict[str, Operator] = {"has log2 in place of log": log2_of_sum}
+
+
+def _before_last(t: int) -> Operator:
+    return lambda s, x: log_sum_exp(s.A[..., : (s.A.shape[-1] - 1) // t * t or None])
+
+
+OF_L: dict[str, Operator] = {
+    "has log2 in place of log": log2_of_sum,
+    **{f"lacks the last tile of {t} keys": _before_last(t) for t in POWERS},
+}
 OF_ORDER: dict[str, Operator] = {
     "holds the sum of each head of each batch element and those before it":
         lambda s, x: x.reshape(-1, *x.shape[2:]).cumsum(0).reshape(x.shape),

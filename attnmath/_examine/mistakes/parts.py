@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnmath._examine.mistakes.operators import POWERS, SIZES
+from attnmath._examine.mistakes.along import MANY, POWERS
+from attnmath._examine.mistakes.operators import SIZES
 from attnmath._examine.problems.case import Case
 from attnmath._examine.problems.steps import StepChanges, Steps
 
@@ -22,7 +23,6 @@ SPANS: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {
     "the {} after whole tiles of {t}": lambda i, k, t: i >= k // t * t,
     "the {} of the last tile of {t}": lambda i, k, t: i >= (k - 1) // t * t,
 }
-MANY = {"b": "batch elements", "H": "heads", "n": "queries", "m": "keys"}
 
 
 def _within(span: Callable[[np.ndarray, int, int], np.ndarray], t: int, i: np.ndarray, k: int) -> np.ndarray:

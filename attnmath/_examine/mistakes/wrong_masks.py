@@ -96,6 +96,19 @@ def other_groups(case: Case, means: Conventions) -> Wordings:
     yield "", {"owner": lambda s, x: case.other_owner(means)}
 
 
+def other_heads(case: Case, means: Conventions) -> Wordings:
+    """Heads of keys and values that are read in place of the own one."""
+    right = case.owner(means)
+    heads = np.arange(len(right))
+    maps = {"all read the first": 0 * right, "all read the last": 0 * right + right.max(),
+            "each reads that of the head before": np.roll(right, 1),
+            "each reads that of the next head": np.roll(right, -1),
+            **{f"head {h} reads the first": np.where(heads == h, 0, right) for h in heads[1:]}}
+    for word, owner in maps.items():
+        if (owner != right).any():
+            yield word, {"owner": steps.bind(lambda s, x, owner: owner, owner)}
+
+
 def other_sums(who: str) -> steps.Forms:
     def forms(case: Case, means: Conventions) -> Wordings:
         other = case.other_owner(means)
@@ -135,6 +148,8 @@ WRONG_MASKS: list[Mistake] = [
       for who in ("dK and dV", "dK", "dV")),
     Mistake("f_gqa_map", "query heads read other heads of keys and values: h mod G and h // (H/G) are mixed up",
             other_groups, GROUPS, "query head h reads the head h // (H/G)"),
+    Mistake("heads_read", "query heads read other heads of keys and values", other_heads, GROUPS,
+            "query head h reads the head h // (H/G)"),
     # masks
     Mistake("f_align", "the causal mask has the other alignment", aligned, CAUSAL_MASK,
             "lower right: the last query has the place of the last key"),

@@ -58,6 +58,8 @@ def tilings(m: int) -> Iterator[tuple[str, list[slice]]]:
         if parts < m:
             t = -(-m // parts)
             yield f"{parts} parts of the keys", [slice(i, min(i + t, m)) for i in range(0, m, t)]
+    if m > 2:
+        yield "2 parts of the keys, the first the shorter", [slice(0, m // 2), slice(m // 2, m)]
 
 
 def by_tile(A: np.ndarray, tiles: list[slice]) -> np.ndarray:
@@ -187,6 +189,10 @@ def merged(form: Callable[..., np.ndarray]) -> Callable[[Case, Conventions], Wor
     return forms
 
 
+def padded_scale(t: int) -> Callable[[steps.Steps, float], float]:
+    return lambda s, x: (-(-s.Q.shape[3] // t) * t) ** -0.5
+
+
 SCALES: dict[str, tuple[str, Callable[[steps.Steps, float], float]]] = {
     "scale_usual": ("is 1/sqrt(d_k), where another was demanded", lambda s, x: s.Q.shape[3] ** -0.5),
     "f_noscale": ("is missing: gamma = 1", lambda s, x: 1.0),
@@ -195,6 +201,8 @@ SCALES: dict[str, tuple[str, Callable[[steps.Steps, float], float]]] = {
     "f_scale_heads": ("is 1/sqrt(H)", lambda s, x: s.Q.shape[1] ** -0.5),
     "f_scale_keys": ("is 1/sqrt(m)", lambda s, x: s.K.shape[2] ** -0.5),
     "f_scale_dmodel": ("is 1/sqrt(H d_k)", lambda s, x: (s.Q.shape[1] * s.Q.shape[3]) ** -0.5),
+    **{f"f_scale_padded_{t}": (f"is 1/sqrt of d_k rounded up to a multiple of {t}", padded_scale(t))
+       for t in POWERS[:5]},
     "scale_sqrt_twice": ("is d_k^(-1/4): the root is taken twice", lambda s, x: s.Q.shape[3] ** -0.25),
 }
 WRONG_GRADIENTS: list[Mistake] = [
