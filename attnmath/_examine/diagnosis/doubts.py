@@ -9,7 +9,8 @@ import numpy as np
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.contract import MASK_FORMS
 from attnmath._examine.contract.layouts import AXIS_ORDERS
-from attnmath._examine.diagnosis.probes import read_weights, small_problem
+from attnmath._examine.diagnosis.probes import gaussian_case, read_weights, small_problem
+from attnmath._examine.problems.bounds import judge_answer, right_and_bounds
 from attnmath._examine.problems.case import Case, Conventions, Sizes
 from attnmath._examine.report.found import Finding
 
@@ -107,3 +108,24 @@ def wider_layout(layout: str, refused: Collection[str]) -> list[Finding]:
              f" {' '.join(layout)}, which are right")
     cure = f"count axes from the last, or refuse what has more; layout={layout!r} says that it takes these alone"
     return [Finding("mistake", "more_axes", title, cure=cure)]
+
+
+def fewer_axes(candidate: Candidate, means: Conventions, sizes: Sizes) -> list[Finding]:
+    """That arrays with fewer axes in front are taken as well, with a right output and other gradients."""
+    layout, rng = means.layout or "", np.random.default_rng(0)
+    for shorter in [x for x in AXIS_ORDERS if layout in AXIS_ORDERS and layout.endswith(x) and x != layout]:
+        one = replace(sizes, b=1) if "h" in shorter else replace(sizes, b=1, H=1, G=None)
+        for s in (replace(one, n=20, m=18), replace(one, n=20, m=20)):
+            case, other = gaussian_case(s, rng, candidate.dtype), means.told(layout=shorter)
+            got = candidate.run(case, other).answer
+            if got is None:
+                continue
+            want, off = right_and_bounds(case, other, candidate.dtype)
+            wrong = [x for x, v in judge_answer(got, want, off, candidate.dtype).items() if not v.passed]
+            if wrong and "O" not in wrong:
+                title = (f"arrays with the axes {' '.join(shorter)} are taken too, and {', '.join(wrong)}"
+                         f" {'are' if len(wrong) > 1 else 'is'} wrong with them")
+                cure = f"count axes from the last, or refuse these; layout={layout!r} says that it takes no others"
+                return [Finding("mistake", "fewer_axes", title, cure=cure)]
+            break
+    return []

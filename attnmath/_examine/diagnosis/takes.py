@@ -70,6 +70,9 @@ def read_sizes(candidate: Candidate, means: Conventions) -> Found:
             best = best or _of_sizes(candidate, means, numbers, layouts)
     if best is None:
         return means, None, [failed(errors["bhsd" if "bhsd" in errors else next(iter(errors))])]
+    first = best
+    if not (means.layout or candidate.forward_only):
+        best = _there_and_back(candidate, means, best)
     means = means.told(layout=best.layout)
     if "G" in forced_sizes(best.layout):
         candidate.options.setdefault("groups", None)
@@ -79,14 +82,29 @@ def read_sizes(candidate: Candidate, means: Conventions) -> Found:
         means = means.told(causal=means.causal or best.always)
         title, cure = "it is causal without being asked", 'options={"causal": True} says that it is meant'
         said.append(Finding("convention", "always_causal", title, cure=cure))
-    if best.right == 1 and told.layout is None:
+    if best.right == 1 and told.layout is None and best is first:
         said += wider_layout(best.layout, errors)
     one_width = _one_width(candidate, means, best)
     if one_width:
         title = "values of another width than that of keys are taken too, and their heads are cut elsewhere"
         said.append(Finding("hazard", "one_width", title, cure="refuse d_v != d_k, or cut v by its own width"))
     sizes, candidate.taken = limits(Asking(candidate, means, best.sizes), one_width)
+    if candidate.taken.same_width and not one_width and _cut(Asking(candidate, means, best.sizes)):
+        title = "values of another width than that of keys are taken too, and the output has that of keys"
+        said.append(Finding("hazard", "one_width", title, cure="refuse d_v != d_k, or make it d_v wide"))
     return means, sizes, said
+
+
+def _there_and_back(candidate: Candidate, means: Conventions, best: Rows) -> Rows:
+    """The layout that was found, or another in which as much is right and the way back is taken as well."""
+    def goes_back(rows: Rows) -> bool:
+        case = hard(rows.sizes, np.random.default_rng(0))
+        return candidate.run(case, means.told(layout=rows.layout)).answer is not None
+
+    if goes_back(best):
+        return best
+    others = (_rows(candidate, means, best.sizes, [x])[0] for x in AXIS_ORDERS if x != best.layout)
+    return next((x for x in others if x and x.right >= best.right and goes_back(x)), best)
 
 
 def _one_width(candidate: Candidate, means: Conventions, best: Rows) -> bool:
@@ -97,6 +115,12 @@ def _one_width(candidate: Candidate, means: Conventions, best: Rows) -> bool:
     wide = Asking(candidate, means).takes(wider := replace(s, d_v=2 * s.d_k))
     rows = _rows(candidate, means, wider)[0] if wide else None
     return rows is not None and rows.right <= 0.5
+
+
+def _cut(ask: Asking) -> bool:
+    """Whether values of another width are taken, and the output has not theirs."""
+    fault = ask.refusal(replace(ask.sizes, d_v=2 * ask.sizes.d_v))
+    return fault is not None and fault.name == "shape"
 
 
 def _of_sizes(

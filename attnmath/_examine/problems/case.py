@@ -191,6 +191,7 @@ SHAPES = {
     "heads": (False, True, True, True),
     "batch": (True, False, True, True),
     "shared": (False, False, True, True),
+    "keys": (False, True, False, True),
 }
 
 

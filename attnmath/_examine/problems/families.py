@@ -134,6 +134,7 @@ SETTINGS = [
     Draft("gaussian, bias", (2, 3, 3, 5, 7, 16, 16), bias="all"),
     Draft("gaussian, bias of each head", (2, 3, 3, 5, 7, 16, 16), bias="heads"),
     Draft("gaussian, bias of each item", (2, 3, 3, 5, 7, 16, 16), bias="batch"),
+    Draft("gaussian, bias of each key", (2, 3, 3, 5, 7, 16, 16), bias="keys"),
     Draft("gaussian, bias, n = m", (2, 3, 3, 7, 7, 16, 16), bias="heads"),
     Draft("gaussian, strided bias", (2, 3, 3, 5, 7, 16, 16), bias="all", also=("strided inputs",)),
     Draft("gaussian, shared bias", (2, 3, 3, 5, 7, 16, 16), bias="shared"),
