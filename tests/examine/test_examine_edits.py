@@ -202,3 +202,84 @@ def test_of_two_edits_the_nearest_are_said():
         "a mean over each group, instead of a sum, comes into dK",
         "the first query head of a group alone comes into dV",
     ]
+
+
+# ---- what a loop, an index or a buffer does wrong -----------------------------------------------
+
+
+def scaled(q, k, v, scale=None, bias=None):
+    A = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    return (A if bias is None else A + bias).softmax(-1) @ v
+
+
+class Scaled:
+    """The way back of scaled, with one step in another form."""
+
+    def __init__(self, **wrong):
+        self.step = lambda name, x, *more: wrong[name](x, *more) if name in wrong else x
+
+    def __call__(self, do, q, k, v, scale=None, bias=None):
+        c = q.shape[-1] ** -0.5 if scale is None else scale
+        A = q @ k.mT * self.step("c", c, q)
+        A = A if bias is None else A + bias
+        P = torch.exp(A - self.step("L", A.logsumexp(-1, keepdim=True), A))
+        D = self.step("D", (do * (A.softmax(-1) @ v)).sum(-1, keepdim=True), do * (A.softmax(-1) @ v))
+        dA = P * (do @ v.mT - D)
+        dK, dV = self.step("c_of_dK", c, q) * self.step("dA_of_dK", dA).mT @ self.step("Q", q), P.mT @ do
+        found = c * dA @ k, dK, self.step("dV", dV, q.shape[2])
+        dB = self.step("dB", dA.sum_to_size(bias.shape), dA, P * (do @ v.mT), bias) if bias is not None else None
+        return found if bias is None else (*found, dB)
+
+
+def shifted(x, t):
+    """Each place has what is a tile before it."""
+    i = torch.arange(x.shape[2])
+    return x[:, :, torch.where(i >= t, i - t, i)]
+
+
+@pytest.mark.parametrize("wrong, options, words", [
+    (dict(c_of_dK=lambda c, q: q.shape[-1] ** -0.5), ["scale"], "the scale gamma is the usual one, where another is given"),
+    (dict(c=lambda c, q: (-(-q.shape[-1] // 32) * 32) ** -0.5, c_of_dK=lambda c, q: c), [], ""),
+    (dict(L=lambda L, A: A[..., : (A.shape[-1] - 1) // 4 * 4 or None].logsumexp(-1, keepdim=True)), [],
+     "L lacks the last tile of 4 keys"),
+    (dict(D=lambda D, x: x[..., : 3 * x.shape[-1] // 4].sum(-1, keepdim=True)), [],
+     "the row term D is summed over the first three quarters of the columns of dO o O"),
+    (dict(dV=lambda dV, n: dV * (torch.arange(dV.shape[2])[:, None] < n)), [],
+     "dV is zero for keys beyond as many as there are queries"),
+    (dict(Q=lambda q: shifted(q, 4)), [], "Q is that of the tile of queries before, in dK = gamma dA^T Q (tiles of 4)"),
+    (dict(dB=lambda dB, dA, PdP, bias: PdP.sum_to_size(bias.shape)), ["bias"], "in dB alone: the row term D is missing"),
+    (dict(dB=lambda dB, dA, PdP, bias: dB.sum(1, keepdim=True).expand(dB.shape)), ["bias"],
+     "dA is summed over the heads, of which each has its own bias"),
+    (dict(dB=lambda dB, dA, PdP, bias: dB / (dA.shape[2] if bias.shape[2] == 1 else 1)), ["bias"],
+     "dA is a mean over the queries that share the bias, not a sum"),
+])
+def test_what_a_loop_or_a_buffer_does_wrong_has_a_name(wrong, options, words):
+    said = titles(on(scaled, Scaled(**wrong), options=options))
+    assert any(words in title for title in said), said
+
+
+def test_its_way_back_is_right_where_nothing_is_wrong():
+    assert on(scaled, Scaled(), options=["scale", "bias"]).right
+
+
+@pytest.mark.parametrize("keys, bias, words", [
+    (lambda h: torch.arange(h) % min(2, h), None, "K is that of the first tile of heads, in Q K^T (tiles of 2)"),
+    (lambda h: torch.arange(h), lambda x: x[torch.arange(len(x)), torch.arange(len(x)) % x.shape[1]][:, None],
+     "B is that of head b mod H for batch element b"),
+])
+def test_heads_that_read_what_is_not_theirs(keys, bias, words):
+    def attend(q, k, v, added=None):
+        A = q @ k[:, keys(k.shape[1])].mT * q.shape[-1] ** -0.5
+        if added is not None:
+            A = A + (bias(added.expand(A.shape)) if bias else added)
+        return A.softmax(-1) @ v
+
+    said = titles(on(attend, options={"bias": "added"}))
+    assert any(words in title for title in said), said
+
+
+def test_a_scale_that_is_missing_for_one_query():
+    def attend(q, k, v):
+        return (q @ k.mT * (1.0 if q.shape[2] == 1 else q.shape[-1] ** -0.5)).softmax(-1) @ v
+
+    assert titles(on(attend)) == ["the scale is missing: gamma = 1, only for one query"]

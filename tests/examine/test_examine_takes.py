@@ -324,7 +324,7 @@ def test_an_even_number_of_heads_in_two_halves():
         return torch.cat([x.softmax(-1) @ y for x, y in zip(A, v.chunk(2, 1))], 1)
 
     report = examine(halves, options={"mask"}, seed=1, smallest=False)
-    assert report.right and "multiples of 2 (H); layout bhsd" in str(report)
+    assert report.right and report.conventions.layout == "bhsd" and "multiples of 2 (H)" in str(report)
     turned = examine(lambda q, k, v: halves(q.flip(1), k, v), seed=1, smallest=False)
     assert not turned.right
 
@@ -365,3 +365,51 @@ def test_a_mask_on_the_axes_that_the_way_back_takes():
     assert report.right and report.conventions.mask_axes == "bm"
     wrong = examine(forward, lambda do, q, k, v, mask=None: backward(do, q, k, v), options={"mask"}, seed=1, smallest=False)
     assert wrong.wrong
+
+
+def in_tiles_of_queries(axis):
+    """A way back whose tiles of 8 queries lie along this axis; the last tile is ragged, and lost."""
+    def backward(do, q, k, v):
+        A = q @ k.mT / math.sqrt(q.shape[-1])
+        P = A.softmax(-1)
+        dP = do @ v.mT
+        dA = P * (dP - (P * dP).sum(-1, keepdim=True)) / math.sqrt(q.shape[-1])
+        whole = max(q.shape[axis] // 8, 1) * 8
+        kept = torch.arange(q.shape[axis]) < whole
+        kept = kept.reshape([-1 if x == axis % q.ndim else 1 for x in range(q.ndim)])
+        return dA @ k, (dA * kept).mT @ q, P.mT @ do
+
+    return backward
+
+
+def test_arrays_with_fewer_axes_whose_gradients_are_wrong():
+    """The axis of the queries is counted from the front: right in four axes for few heads, wrong in three."""
+    def backward(do, q, k, v):
+        return in_tiles_of_queries(1)(do, q, k, v)
+
+    report = examine(plain, backward, seed=1, smallest=False)
+    assert report.wrong and any(f.name in ("fewer_axes", "more_axes") for f in report.findings)
+    assert examine(plain, lambda *x: in_tiles_of_queries(-2)(*x)[::2] and torch.autograd.grad(
+        plain(*(y := [z.clone().requires_grad_() for z in x[1:]])), y, x[0]), seed=1, smallest=False).right
+
+
+def test_the_layout_is_the_one_whose_way_back_is_taken():
+    def backward(do, q, k, v):
+        (_, n, d), m = q.shape, k.shape[1]
+        P = (q @ k.mT / math.sqrt(d)).softmax(-1)
+        dP = do @ v.mT
+        dA = (P * (dP - (P * dP).sum(-1, keepdim=True)) / math.sqrt(d)).reshape(-1, n, m)
+        return dA @ k, dA.mT @ q, P.mT @ do
+
+    report = examine(plain, backward, seed=1, smallest=False)
+    assert report.right and report.conventions.layout == "hsd"
+    assert examine(plain, lambda do, q, k, v: [2 * x for x in backward(do, q, k, v)], seed=1, smallest=False).wrong
+
+
+def test_an_output_that_is_cut_to_the_width_of_the_keys():
+    def cut(q, k, v):
+        O, d = plain(q, k, v), q.shape[-1]
+        return torch.nn.functional.pad(O, (0, max(0, d - O.shape[-1])))[..., :d]
+
+    report = examine(cut, seed=1, smallest=False)
+    assert report.right and any(f.name == "one_width" for f in report.hazards)

@@ -26,16 +26,16 @@ from attnmath._examine.report.report import Finding
 
 NAMED = [*MISTAKES, *MEMORY]
 HEAD_MISTAKES = [*NAMED, *GENERATED]
-GENERATED_NAMES = {m.name for m in GENERATED}
+GENERATED_NAMES = {m.name for m in (*GENERATED, *IN_TILES)}
 MOST_TERMS = 6  # readings of the separate terms
 MOST_PROOFS = 24  # that are tried on new problems
 MOST_NAMES = 3  # where more names than that fit as well, none is given
 MOST_WORDINGS = 3  # or tiles
 MOST_ALIKE = 20  # wordings that give the same numbers in one problem
 MOST_PARTS = 120  # edits that explain a part
-SOME = 24  # problems that tell which edit explains most
-MOST_FIRST = 3  # beside which all others are tried
-MOST_SCORES = 5e7  # that are computed to find one edit
+SOME = 10  # problems that tell which edit explains most
+MOST_FIRST = 2  # beside which all others are tried
+MOST_SCORES = 3e7  # that are computed to find one edit
 MOST_PAIRS = 1000  # of edits that give what came in one problem
 SMALL = 2000  # scores of a problem in which all mistakes are tried
 
@@ -69,8 +69,7 @@ def diagnose(
     if ask is not None and failures[0].case.Q.shape[2] * failures[0].case.K.shape[2] > SMALL:
         failures = [*shortened(failures[0], ask), *failures]
         trials = [failures[0], *trials]
-    found = replayed(failures) or flushed(trials)
-    found = found or named(trials, failures, alike(failures), more, ask)
+    found = flushed(trials) or named(trials, failures, alike(failures), more, ask) or replayed(failures)
     if found or alone:
         return found
     plain = [f for f in trials if f.telling or not f.wrong]  # infinities may come of the same mistake

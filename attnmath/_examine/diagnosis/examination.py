@@ -202,26 +202,33 @@ class Examination:
             wide.means = self.means
             wide.give(cases(self.takes, "float32", self.seed, self.candidate.taken))
             e = wide if wide.failures else self
-        with np.errstate(all="ignore"):
-            told, found = self.asked, list[Finding]()
-            for means, alone in readings(self.asked, e.means, [f.case for f in e.failures]):
-                again = self._named(e, means, alone)
-                found = again if again and all(x.kind == "mistake" for x in again) else found or again
-                if found and all(x.kind == "mistake" for x in found):
-                    break
-            if any(x.name == "f_align" for x in found) and told.causal is None:  # nobody said which is meant
-                other = "upper_left" if e.means.causal != "upper_left" else "lower_right"
-                found = self._named(e, replace(e.means, causal=other)) or found
-        named = all(x.kind == "mistake" for x in found)
-        demanded = told != Conventions(layout=told.layout)
+        found, named = self._explained(e, True)
+        demanded = self.asked != Conventions(layout=self.asked.layout)
         far = len(found) > 1 and any("O" in f.wrong for f in e.failures)
         far |= {x.name for x in found} <= {"O_scaled", *GENERATED_NAMES}
         if named and (demanded or not far):  # else it may be another function
             return found
         another = self._another()
-        if another and another.kind == "unlisted" and named and len(found) == 1:
-            another = replace(another, title=f"{another.title}; it is attention in which {found[0].title}")
-        return [another] if another and (another.kind == "unlisted" or not named) else found
+        if another and another.kind == "unlisted":
+            in_which = f"; it is attention in which {found[0].title}" if named and len(found) == 1 else ""
+            return [replace(another, title=another.title + in_which)]
+        found, named = (found, named) if named else self._explained(e, False)
+        return found if named or not another else [another]
+
+    def _explained(self, e: "Examination", alone: bool) -> tuple[list[Finding], bool]:
+        """By the edits of one reading of the conventions, or at least by one; whether all of it has a name."""
+        with np.errstate(all="ignore"):
+            found = list[Finding]()
+            for means, one in readings(self.asked, e.means, [f.case for f in e.failures]):
+                if alone or not one:
+                    again = self._named(e, means, alone)
+                    found = again if again and all(x.kind == "mistake" for x in again) else found or again
+                if found and all(x.kind == "mistake" for x in found):
+                    break
+            if any(x.name == "f_align" for x in found) and self.asked.causal is None:  # nobody said which is meant
+                other = "upper_left" if e.means.causal != "upper_left" else "lower_right"
+                found = self._named(e, replace(e.means, causal=other), alone) or found
+        return found, bool(found) and all(x.kind == "mistake" for x in found)
 
     def _named(self, e: "Examination", means: Conventions, alone: bool = False) -> list[Finding]:
         """What is wrong with what e was given, by these conventions."""

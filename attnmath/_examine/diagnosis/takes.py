@@ -54,16 +54,16 @@ def read_sizes(candidate: Candidate, means: Conventions) -> Found:
         rows = _rows(candidate, means, candidate.stated(replace(TRIED[0], n=1)))[0]
         if rows and rows.right > 0.5 and errors[rows.layout].name == "raises":  # and does not lose the others
             best = rows
+    if best and best.right <= 0.5 and not means.layout:  # others may need another number of heads
+        for H in HEADS[1:3]:
+            more = _rows(candidate, means, candidate.stated(replace(TRIED[0], b=3, H=H)))[0]
+            best = more if more and more.right > 0.5 else best
     if not means.layout and (best is None or best.right <= 0.5):
         for sizes in TRIED[:2] if best is None else [best.sizes]:
             more = _rows(candidate, means, candidate.stated(sizes), MORE_ORDERS)[0]
             if more and more.right > 0.5:  # of another layout something can be right by chance
                 best = more
                 break
-    if best and best.right <= 0.5 and not means.layout:  # others may need another number of heads
-        for H in HEADS[1:3]:
-            more = _rows(candidate, means, candidate.stated(replace(TRIED[0], b=3, H=H)))[0]
-            best = more if more and more.right > 0.5 else best
     if best is None and not _hopeless(errors.values()):
         numbers = _numbers(candidate, errors.values())
         for layouts in [[means.layout]] if means.layout else [AXIS_ORDERS, MORE_ORDERS]:

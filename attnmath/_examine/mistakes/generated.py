@@ -139,10 +139,10 @@ def generated() -> list[Mistake]:
 
 
 def in_every_tile() -> Iterator[Mistake]:
-    """Every edit of a tile of queries or keys at a place: what a loop over tiles may do wrong."""
+    """Every edit of a tile of heads, queries or keys at a place: what a loop over tiles may do wrong."""
     for place in PLACES:
         for axis, size in enumerate(SIZES.get(place.letter, "").split()):
-            for words in (*IN_TILES, *TILES_LOST) if size in "nm" else ():
+            for words in (*IN_TILES, *TILES_LOST) if size in ("H", "n", "m") else ():
                 yield _mistake(place, words.format(MANY[size]), _in_tiles(place, words, axis, size))
 
 

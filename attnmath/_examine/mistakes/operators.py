@@ -74,7 +74,7 @@ class Place(NamedTuple):
         if x == "PR_back":
             return f"dV = {FORMULAS['dvalues']}"
         name = said(x).removeprefix("the row term ")
-        return f"{name} = {FORMULAS[x]}" if x in FORMULAS else name
+        return name if FORMULAS.get(x, name) == name else f"{name} = {FORMULAS[x]}"
 
     @property
     def formula(self) -> str:
@@ -219,6 +219,16 @@ OF_ORDER: dict[str, Operator] = {
 }
 
 
+OF_OTHERS: dict[str, Operator] = {  # of a mask or a bias: batch elements and heads are mixed up
+    "is that of batch element h mod b for head h": lambda s, x: np.broadcast_to(
+        x[np.arange(x.shape[1]) % len(x), np.arange(x.shape[1])], x.shape),
+    "is that of batch element g mod b for the heads that read head g": lambda s, x: np.broadcast_to(
+        x[s.owner % len(x), np.arange(x.shape[1])], x.shape),
+    "is that of head b mod H for batch element b": lambda s, x: np.broadcast_to(
+        x[np.arange(len(x)), np.arange(len(x)) % x.shape[1]][:, None], x.shape),
+}
+
+
 def fitting(place: Place) -> Iterator[dict[str, Operator]]:
     """The operators that fit a place, beside those along an axis and other letters."""
     at, letter, everywhere = (place.step, place.letter), place.letter, not place.step
@@ -227,10 +237,10 @@ def fitting(place: Place) -> Iterator[dict[str, Operator]]:
         yield OF_GAMMA
         return
     if letter in ("R", "R_back"):
-        yield OF_R
+        yield from (OF_R, OF_READ)
         return
     if letter == "seen":
-        yield OF_ORDER
+        yield from (OF_ORDER, OF_OTHERS)
         return
     fits: list[tuple[bool, dict[str, Operator]]] = [
         (everywhere and letter in ("dQ", "dkeys", "dvalues", "dB", "dA"), ZERO), (at == ("", "D"), OF_D),
@@ -244,5 +254,6 @@ def fitting(place: Place) -> Iterator[dict[str, Operator]]:
         (at not in TRANSPOSED and (at in PRODUCTS or letter in ("dP", "dA")), OF_READ),
         (sizes[:3] == "b H" and sizes[-1] != "1" and everywhere, OF_ORDER),
         (at in (("dB", "dA"), ("", "bias")), OF_READ), (at == ("", "dA"), DROPPED), (at == ("", "L"), OF_L),
+        (at == ("A", "B"), OF_OTHERS),
     ]
     yield from (some for fit, some in fits if fit)
