@@ -266,11 +266,6 @@ class Examination:
             return None
         return own_output.own_gradients(found, where + own_output.known_multiple(one, self.means, some))
 
-    def solves(self, case: Case) -> bool:
-        """Whether it solves a problem that is not counted; also where it does not take it."""
-        tried = self.judged(case).tried
-        return tried.passed or not tried.ratios
-
     def _harmless(self, fault: Fault) -> bool:
         """What is no more than a hazard; NumPy makes float64 of float32 where a number of its own is met."""
         wider = fault.name == "dtype" and self.candidate.framework == "numpy" and " float64," in fault.sentence
