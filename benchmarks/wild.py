@@ -4,8 +4,8 @@
     python benchmarks/wild.py --only right --dtypes float32
     python benchmarks/wild.py --only mistakes --names names.txt    what is named, beside what its author says
 
-They were collected by people who had not read the checker. Whether a name is right is judged by a reader:
-tests/wild/names.txt has a line for each name that was given, with "yes" or "no".
+They were collected by people who had not read the checker. Whether a name is right is judged by a reader of what
+--names writes, who has not read it either.
 """
 
 import argparse
@@ -23,7 +23,8 @@ from typing import NamedTuple
 WILD = Path(__file__).parent.parent / "tests" / "wild"
 sys.path.insert(0, str(WILD))
 COLLECTIONS = {
-    "right": ["right", "right_later"], "mistakes": ["mistakes_public", "mistakes_imagined", "mistakes_later"],
+    "right": ["right", "right_later", "right_third"],
+    "mistakes": ["mistakes_public", "mistakes_imagined", "mistakes_later", "mistakes_third"],
     "hostile": ["hostile", "hostile_later"],
 }
 FORMATS = "float64", "float32", "bfloat16"

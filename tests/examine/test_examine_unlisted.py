@@ -231,3 +231,15 @@ def test_rows_that_see_nothing_are_left_out():
     assert report.unlisted and said in " ".join(str(report).split())
     half = judged(lambda q, k, v: near(q, k, v, lambda k: (k + k.detach()) / 2))
     assert half.wrong and "dK differs by" in half.sentence
+
+
+def test_small_gradients_that_centred_keys_lose_are_a_hazard():
+    """K less its mean gives the same weights; gradients far below the largest are lost where that is added back."""
+    def centred(q, k, v, by=1.0):
+        k = k - by * k.mean(-2, keepdim=True)
+        return torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v
+
+    report = examine(centred, dtype="float32", seed=1, smallest=False)
+    assert report.right and [f.name for f in report.hazards] == ["small_lost"]
+    wrong = examine(lambda q, k, v: centred(q, k, v) + 1e-3 * v.mean(-2, keepdim=True), dtype="float32", seed=1, smallest=False)
+    assert not wrong.right

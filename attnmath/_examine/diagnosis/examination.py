@@ -25,7 +25,8 @@ from attnmath._examine.report.report import UNLISTED, Finding, Report, TriedProb
 from attnmath._words.tolerance import CONSTANT
 from attnmath.rounding.formats import unit_roundoff
 
-HAZARDS = ("unordered_sums",)  # threads that add in whatever order they finish: the numbers may still be right
+# Threads that add in whatever order; numbers far below the largest that are lost: it may still be right.
+HAZARDS = ("unordered_sums", "small_lost")
 AGAIN = 6  # problems that failed, the smallest, are given again before anything is named
 REFUSALS = ("raises", "options", "slow")
 # With these, the numbers say nothing about the formulas.
@@ -180,14 +181,18 @@ class Examination:
             verdicts = judge_answer(got, bits, exact_bounds(bits, off, case, self.means), None)
         else:
             verdicts = judge_answer(got, want, off, self.dtype)
-        if self.candidate.forward_only:
-            verdicts = {"O": verdicts["O"]}
+        verdicts = {"O": verdicts["O"]} if self.candidate.forward_only else verdicts
+        broken = [*outcome.faults]
+        wrong = {x for x, v in verdicts.items() if not v.passed}
+        if lost := extent.small_lost(case, got, want, wrong, self.dtype):
+            broken.append(lost)
+            verdicts = {x: v for x, v in verdicts.items() if v.passed}
         passed = all(v.passed for v in verdicts.values())
         came = {x: v.wrong for x, v in verdicts.items() if not v.passed and x in got.there}
         ratios = {x: max(v.ratio, v.aggregate) for x, v in verdicts.items() if x not in self.without}
         tried = TriedProblem(case.name, case.traits, ratios, passed)
         failure = Failure(case, got, want, off, came, self.means, self.dtype)
-        return JudgedCase(tried, failure, tuple(extent.meant(outcome.faults, self.without)))
+        return JudgedCase(tried, failure, tuple(extent.meant(broken, self.without)))
 
     def _diagnosed(self) -> list[Finding]:
         """Names; a short format is diagnosed in float32, if it is wrong there too."""
@@ -282,15 +287,12 @@ class Examination:
             self._harmless(f) or f.name == "not finite" and self.failures)}
         return [Finding("contract", f.name, f.sentence) for f in reversed(first.values())]
 
-    def _report(
-        self, verdict: str, findings: Sequence[Finding],
-        beside: Sequence[Finding] = (), lines: str | None = None,
-    ) -> Report:
+    def _report(self, verdict: str, findings: Sequence[Finding], beside: Sequence[Finding] = (),
+                lines: str | None = None) -> Report:
         known = self.candidate.framework is not None
         names = {x.name for x in findings if x.kind == "mistake"}  # which explain what was read, too
-        findings = (*findings, *(x for x in self.notes if x.name not in names and not (
-            names and x.kind == "unnamed")))
-        findings = extent.each_once(findings)
+        notes = [x for x in self.notes if x.name not in names and not (names and x.kind == "unnamed")]
+        findings = extent.each_once((*findings, *notes))
         return Report(
             verdict, repr(self.candidate), self.candidate.framework, self.dtype if known else None,
             self.means, findings, tuple(beside), tuple(self.problems), lines,

@@ -1,7 +1,7 @@
 """How much was judged: what was refused, not tried, not meant to be there; and what nobody stated."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,12 +11,27 @@ from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.contract import GRADIENT_OF
 from attnmath._examine.contract.functions import Fault
 from attnmath._examine.diagnosis.probes import TRIED, read_scale
-from attnmath._examine.problems.case import Conventions
+from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath._examine.report.found import Finding, TriedProblem
+from attnmath.rounding.formats import unit_roundoff
 
 # Where the first was found, the second says the same, or less.
 SAID_OTHERWISE = {"dropout_ignored": "f_drop_norescale", "mask_meanings": "f_mask_inverted"}
 LEAST_JUDGED = 0.5  # of the problems that it was given: where fewer were judged, nothing is known
+
+
+def small_lost(case: Case, got: Answer, want: Answer, wrong: Collection[str], dtype: str) -> Fault | None:
+    """That with scores far below 0 each array is right to its largest number, and its small ones are lost."""
+    if not wrong or "large negative scores" not in case.traits:
+        return None
+    for x in wrong:
+        a, b = getattr(got, x), getattr(want, x)
+        most = 64 * unit_roundoff(dtype) * np.abs(b).max(initial=0.0)
+        if not (np.isfinite(a).all() and np.all(np.abs(a - b) <= most)):
+            return None
+    who, be = ", ".join(sorted(wrong)), "is" if len(wrong) == 1 else "are"
+    return Fault("small_lost", f"with scores far below 0 {who} {be} right to the largest number of an array alone:"
+                               " what is far smaller is lost in roundings")
 
 
 def never_taken(problems: Sequence[TriedProblem], candidate: Candidate) -> list[Finding]:
