@@ -12,7 +12,7 @@ import numpy as np
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.contract import MASK_FORMS, SCORES_AXES
 from attnmath._examine.diagnosis import probes
-from attnmath._examine.diagnosis.doubts import fewer_axes, mask_doubts
+from attnmath._examine.diagnosis.doubts import mask_doubts
 from attnmath._examine.diagnosis.dropping import read_dropout
 from attnmath._examine.diagnosis.limits import square_with
 from attnmath._examine.diagnosis.probes import Reading
@@ -48,8 +48,6 @@ def detect(candidate: Candidate, told: Conventions | None = None) -> tuple[Conve
         if found := _read_groups(other, means, sizes, np.random.default_rng(1))[0]:  # it takes them unasked
             candidate.options["groups"], means = None, means.told(groups=found)
     findings += mask_doubts(candidate, means, told, sizes)
-    if not (told.layout or candidate.forward_only or candidate.layout):
-        findings += fewer_axes(candidate, means, sizes)
     candidate.taken = replace(
         candidate.taken, square_with=square_with(candidate, means, sizes), mask_axes=means.mask_axes,
         bias_axes=means.bias_axes, fill=means.fill,

@@ -110,9 +110,11 @@ def wider_layout(layout: str, refused: Collection[str]) -> list[Finding]:
     return [Finding("mistake", "more_axes", title, cure=cure)]
 
 
-def fewer_axes(candidate: Candidate, means: Conventions, sizes: Sizes) -> list[Finding]:
+def fewer_axes(candidate: Candidate, means: Conventions, told: Conventions) -> list[Finding]:
     """That arrays with fewer axes in front are taken as well, with a right output and other gradients."""
-    layout, rng = means.layout or "", np.random.default_rng(0)
+    sizes, layout, rng = candidate.sizes, means.layout or "", np.random.default_rng(0)
+    if told.layout or candidate.layout or candidate.forward_only or sizes is None:
+        return []
     for shorter in [x for x in AXIS_ORDERS if layout in AXIS_ORDERS and layout.endswith(x) and x != layout]:
         one = replace(sizes, b=1) if "h" in shorter else replace(sizes, b=1, H=1, G=None)
         for s in (replace(one, n=20, m=18), replace(one, n=20, m=20)):

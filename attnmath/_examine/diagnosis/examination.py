@@ -11,6 +11,7 @@ from attnmath._examine.contract.functions import Broken, Fault, failure_of
 from attnmath._examine.diagnosis import extent, own_output
 from attnmath._examine.diagnosis.conventions import detect, readings
 from attnmath._examine.diagnosis.diagnosis import GENERATED_NAMES, diagnose
+from attnmath._examine.diagnosis.doubts import fewer_axes
 from attnmath._examine.diagnosis.habits import broken_habits, hazards
 from attnmath._examine.diagnosis.mechanisms import without_name
 from attnmath._examine.diagnosis.reference import Reference, ReferenceFunctions, unlike_reference
@@ -87,16 +88,15 @@ class Examination:
             found = self._contract() or extent.never_taken(self.problems, self.candidate)
             return self._report("not judged", found + extent.refusals(self.problems, self.faults))
         self._again()
-        found = self._diagnosed() if self.failures else []
+        found = self._diagnosed() if self.failures else fewer_axes(self.candidate, self.means, self.asked)
         if self.reference:
             self.notes.append(self.reference.finding())
             self.means = self.reference.shown(self.means)
         if any(x.kind == "unlisted" for x in found):
             return self._own_function(found)
-        wrong = bool(self._contract()) or any(x.kind == "mistake" for x in self.notes)
+        wrong = bool(self._contract()) or any(x.kind == "mistake" for x in (*self.notes, *found))
         wrong = wrong or any(p.ratios and not p.passed for p in self.problems)
-        lines = None
-        plain = self.reference is None or self.reference.plain
+        lines, plain = None, self.reference is None or self.reference.plain
         self.candidate.reference = None if self.reference is None or plain else self.reference.wide
         if smallest and self.failures:
             self.say("the smallest failing case")

@@ -27,7 +27,7 @@ def small_lost(case: Case, got: Answer, want: Answer, wrong: Collection[str], dt
     for x in wrong:
         a, b = getattr(got, x), getattr(want, x)
         most = 64 * unit_roundoff(dtype) * np.abs(b).max(initial=0.0)
-        if not (np.isfinite(a).all() and np.all(np.abs(a - b) <= most)):
+        if a is None or not (np.isfinite(a).all() and np.all(np.abs(a - b) <= most)):
             return None
     who, be = ", ".join(sorted(wrong)), "is" if len(wrong) == 1 else "are"
     return Fault("small_lost", f"with scores far below 0 {who} {be} right to the largest number of an array alone:"
