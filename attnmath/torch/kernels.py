@@ -16,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from attnmath.torch import strips
 from attnmath.torch.how import How
-from attnmath.torch.strips import Derivatives
+from attnmath.torch.products import Derivatives
 from attnmath.torch.tiles import broadcast_leading
 
 LARGEST_L = 1000  # of |L|: above, its rounding shows in the weights
@@ -36,42 +36,44 @@ class KernelCall(NamedTuple):
     split: int
 
 
-def forward(Q: Tensor, K: Tensor, V: Tensor, B: Tensor | None, how: How) -> tuple[Tensor, Tensor]:
+def forward(
+    Q: Tensor, K: Tensor, V: Tensor, B: Tensor | None, S: Tensor | None, how: How
+) -> tuple[Tensor, Tensor]:
     """The output; the kernel's L, or one without columns.  -> O (..., n, d_v), L"""
-    call = processor(Q, K, V, B, how)
+    call = processor(Q, K, V, B, S, how)
     if call:
         O, L = KERNEL(*call[:3], 0.0, how.causal, attn_mask=call.b, scale=how.scale)
         if is_right(O, L, call.b):
             return unfolded(O, call.lead, 2), unfolded(L, call.lead, 1)
-    if accelerator(Q, K, V, B, how):
+    if accelerator(Q, K, V, B, S, how):
         O = scaled_dot_product_attention(Q, K, V, is_causal=how.causal, scale=how.scale)
     else:
-        O = strips.forward(Q, K, V, B, how)
+        O = strips.forward(Q, K, V, B, S, how)
     kind = torch.promote_types(O.dtype, torch.float32)
     return O, O.new_full(O.shape[:-1], torch.nan, dtype=kind)
 
 
 def vjp(
-    dO: Tensor, Q: Tensor, K: Tensor, V: Tensor, B: Tensor | None, O: Any, L: Any,
+    dO: Tensor, Q: Tensor, K: Tensor, V: Tensor, B: Tensor | None, S: Tensor | None, O: Any, L: Any,
     how: How, needs: Sequence[bool],
 ) -> Derivatives:
-    """The gradients, with the output and its L where they are there.  -> dQ, dK, dV, dB"""
+    """The gradients, with the output and its L where they are there.  -> dQ, dK, dV, dB, dS"""
     if needs[3]:
-        return strips.vjp(dO, Q, K, V, B, how, needs=needs)
-    call = processor(Q, K, V, B, how) if L is not None and has_digits(L) else None
+        return strips.vjp(dO, Q, K, V, B, S, how, needs=needs)
+    call = processor(Q, K, V, B, S, how) if L is not None and has_digits(L) else None
     if call:
         shape = call.lead, call.split
         dO, O, L = without_gaps(folded(dO, *shape, 2)), without_gaps(folded(O, *shape, 2)), folded(L, *shape, 1)
         got = BACKWARD(dO, *call[:3], O, L, 0.0, how.causal, attn_mask=call.b, scale=how.scale)
         got = [unfolded(x, call.lead, 2) for x in got]
-    elif accelerator(Q, K, V, B, how):
+    elif accelerator(Q, K, V, B, S, how):
         with torch.enable_grad():
             q, k, v = x = [y.detach().requires_grad_() for y in (Q, K, V)]
             O = scaled_dot_product_attention(q, k, v, is_causal=how.causal, scale=how.scale)
         got = torch.autograd.grad(O, x, dO)
     else:
-        return strips.vjp(dO, Q, K, V, B, how, needs=needs)
-    return *(g.sum_to_size(x.shape) if need else None for g, x, need in zip(got, (Q, K, V), needs)), None
+        return strips.vjp(dO, Q, K, V, B, S, how, needs=needs)
+    return *(g.sum_to_size(x.shape) if need else None for g, x, need in zip(got, (Q, K, V), needs)), None, None
 
 
 def is_right(O: Tensor, L: Tensor, b: Tensor | None) -> bool:
@@ -94,9 +96,11 @@ def has_digits(L: Tensor) -> bool:
     return L.numel() > 0 and bool(L.abs().amax() <= LARGEST_L)
 
 
-def processor(Q: Tensor, K: Tensor, V: Tensor, B: Tensor | None, how: How) -> KernelCall | None:
+def processor(
+    Q: Tensor, K: Tensor, V: Tensor, B: Tensor | None, S: Tensor | None, how: How
+) -> KernelCall | None:
     """The call of the kernel for processors; None where it is absent or wrong."""
-    if KERNEL is None or BACKWARD is None or Q.device.type != "cpu" or not suits_fused(Q, K, V, how):
+    if KERNEL is None or BACKWARD is None or Q.device.type != "cpu" or not suits_fused(Q, K, V, S, how):
         return None
     lead = broadcast_leading(Q, K, V)
     split = len(lead) - 1
@@ -108,12 +112,14 @@ def processor(Q: Tensor, K: Tensor, V: Tensor, B: Tensor | None, how: How) -> Ke
     return KernelCall(q, k, v, B, lead, split)
 
 
-def suits_fused(Q: Tensor, K: Tensor, V: Tensor, how: How) -> bool:
+def suits_fused(Q: Tensor, K: Tensor, V: Tensor, S: Tensor | None, how: How) -> bool:
     """What every fused kernel asks for; a causal one scales -inf: a number above 0, or NaN."""
     return not (
         V.shape[-1] != Q.shape[-1]
         or 0 in (*Q.shape, *K.shape, *V.shape)
         or how.dropout
+        or S is not None
+        or any(x is not None for x in (how.softcap, how.left, how.right))
         or (how.causal and how.scale <= 0)
     )
 
@@ -154,10 +160,10 @@ def without_gaps(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 and x.stride(-2) >= x.shape[-1] else x.contiguous()
 
 
-def accelerator(Q: Tensor, K: Tensor, V: Tensor, B: Tensor | None, how: How) -> bool:
+def accelerator(Q: Tensor, K: Tensor, V: Tensor, B: Tensor | None, S: Tensor | None, how: How) -> bool:
     """Whether scaled_dot_product_attention has a fused kernel for a CUDA device, and is right."""
     alike = Q.ndim == 4 and Q.shape[:-2] == K.shape[:-2] == V.shape[:-2]
-    if Q.device.type != "cuda" or B is not None or not alike or not suits_fused(Q, K, V, how):
+    if Q.device.type != "cuda" or B is not None or not alike or not suits_fused(Q, K, V, S, how):
         return False
     parameters = cuda.SDPAParams(Q, K, V, None, 0.0, how.causal, False)
     return cuda.can_use_flash_attention(parameters) or cuda.can_use_efficient_attention(parameters)
