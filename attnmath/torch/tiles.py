@@ -71,7 +71,7 @@ class Work:
             most = min(most, max(MOST_CAUSAL_ROWS, self.n // 8))
         if self.last is not None and self.first is not None:
             seen = max(self.last - self.first + 1, 1)  # by one row
-            most = min(most, max(MOST_CAUSAL_ROWS, seen // 2))
+            most = min(most, max(MOST_CAUSAL_ROWS, seen // 8))
             keys = min(keys, most + seen)
         self.rows = max(1, min(most, max(fewest, numbers // max(keys, 1))))
         self.columns = max(1, min(keys, tile // self.rows)) if tiled else keys

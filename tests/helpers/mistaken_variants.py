@@ -1,6 +1,6 @@
 """Mistakes of caps, windows, sinks and slopes, planted into attention for PyTorch for as long as a test lasts."""
 
-from attnmath.torch import higher, products, scores, sdpa, strips, tiles
+from attnmath.torch import higher, kernels, products, scores, sdpa, strips, tiles
 from mistaken_second import ALL, BOTH_ORDERS, SECOND, STRIPS, planted
 
 OF_SECOND = SECOND + "reverse_over_forward"
@@ -48,6 +48,20 @@ MISTAKES = {
         strips, OF_SECOND, "D_dot = -p_0_dot * D", "D_dot = 0 * D"),
     "the sink does not move along the other direction": planted(
         higher, "forward_over_forward", " + p_01 * s_2", ""),
+    "the output of the kernel not scaled for the sink": planted(
+        kernels, "output gradients", "O.mul_(share[..., None])", "O"),
+    "the kernel's weights without the sink in the backward": planted(
+        kernels, "gradients", "return O.mul_(share[..., None]), L.mask", "return O.mul_(share[..., None]), alone.mask"),
+    "the gradient of the sink forgotten beside the kernel": planted(
+        kernels, "gradients", "torch.cat([torch.zeros_like(ds), ds], -1)", "torch.cat([ds, torch.zeros_like(ds)], -1)"),
+    "the sign of the sink's gradient beside the kernel": planted(
+        kernels, "gradients", "ds = -(torch.exp", "ds = (torch.exp"),
+    "of two blocks the later one has the gradients of the keys": planted(
+        kernels, "gradients", "x[..., j, :] += part", "x[..., j, :] = part"),
+    "the kernel's window one key too wide": planted(
+        kernels, "output gradients", "ahead < first if", "ahead < first - 1 if"),
+    "the kernel's window begins where the block does": planted(
+        kernels, "output gradients", "max(start + first, 0), m", "max(start, 0), m"),
     # ---- slopes
     "the sign of the slope": planted(
         scores, STRIPS, "A.addcmul_(self.distance(), S[..., :1], value=-1)", "A.addcmul_(self.distance(), S[..., :1])"),
@@ -59,6 +73,8 @@ MISTAKES = {
         tiles, ALL, "+ (self.m - self.n)\n", "\n"),
     "distances with their sign": planted(
         scores, STRIPS, "out=out).abs_()", "out=out)"),
+    "the sign of the slope in the kernel's mask": planted(
+        kernels, "output gradients", "-call.s[..., :1]", "call.s[..., :1]"),
     "heads that share keys take each other's slopes": planted(
         sdpa, ALL, "of_heads = of_heads.unflatten(-3, (G, -1))", "of_heads = of_heads.unflatten(-3, (-1, G)).transpose(-4, -3)"),
 }

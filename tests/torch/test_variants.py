@@ -13,7 +13,9 @@ from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import scaled_dot_product_attention as of_pytorch
 
 from attnmath._words.tolerance import DROP_IN
+from attnmath.torch import kernels, strips
 from attnmath.torch import scaled_dot_product_attention as attention
+from attnmath.torch.how import How
 from by_definition import DERIVATIVES, apart, by_autograd, plain
 from mistaken_second import mistake
 from mistaken_variants import MISTAKES
@@ -49,6 +51,10 @@ CASES = {  # shapes; those of a moving mask, of sinks and of slopes; options
     "slopes, causal, groups": (GROUPS, dict(alibi_slopes=(2, 4)), dict(is_causal=True)),
     "slopes, more keys": (MORE, dict(alibi_slopes=(3,)), {}),
     "slopes, fewer keys, a bias": (FEWER, dict(alibi_slopes=(3,), attn_mask=(3, 9, 5)), {}),
+    "slopes that do not move": (ALIKE, {}, dict(alibi_slopes=torch.tensor([0.5, 0.25, -1.0]).double())),
+    "slopes that do not move, a window": (FEWER, {}, dict(alibi_slopes=torch.tensor([0.5, 2.0, 1.0]).double(), window=(6, 1))),
+    "slopes that do not move, a mask": (MORE, {}, dict(alibi_slopes=torch.tensor([0.5, 2.0, 1.0]).double(),
+                                                       mask=torch.arange(36).view(4, 9) % 5 != 1)),
     "gemma": (GROUPS, {}, dict(softcap=2.0, window=(3, 0), is_causal=True)),
     "gpt-oss": (GROUPS, dict(sinks=(4,)), dict(window=(3, 0))),
     "slopes and sinks of other axes": (GROUPS, dict(sinks=(2, 4), alibi_slopes=(4,)), {}),
@@ -59,12 +65,14 @@ DROPPED = {
     for name in ("a cap, causal, groups", "a window, fewer keys, hidden rows", "sinks, causal, groups", "all of them")
 }
 ONE = ("a cap, causal, groups", "a window, more keys", "sinks and a bias", "slopes, causal, groups", "all of them")
+KERNELS = "sinks", "sinks, hidden rows", "slopes that do not move, a window"
 
 
 def problem(case):
     """x, and our function and the definition of it."""
     shapes, named, options = (CASES | DROPPED)[case]
     options = dict(options)
+    mask = options.pop("mask", None)
     x = numbers(*shapes, *named.values(), requires_grad=False)
     enable_gqa = len(shapes[0]) > 2 and shapes[0][-3] != shapes[1][-3]
     R = None
@@ -75,12 +83,13 @@ def problem(case):
 
     def ours(Q, K, V, *more):
         torch.manual_seed(3)
-        return attention(Q, K, V, **dict(zip(named, more)), enable_gqa=enable_gqa, **options)
+        given = dict(attn_mask=mask) | dict(zip(named, more))
+        return attention(Q, K, V, **given, enable_gqa=enable_gqa, **options)
 
     def theirs(Q, K, V, *more):
-        more = dict(zip(named, more))
+        more = dict(attn_mask=mask) | dict(zip(named, more))
         rest = {name: y for name, y in options.items() if name not in ("is_causal", "dropout_p")}
-        return plain(Q, K, V, more.pop("attn_mask", None), R, options.get("is_causal", False), **more, **rest)
+        return plain(Q, K, V, more.pop("attn_mask"), R, options.get("is_causal", False), **more, **rest)
 
     return tuple(x), ours, theirs
 
@@ -170,6 +179,56 @@ def test_the_hessian_of_sinks_and_of_slopes():
         assert near(of(ours), of(theirs)) and of(ours).any()
 
 
+# Kernels
+
+
+def refuse(*_, **__):
+    raise AssertionError("not to be called")
+
+
+FUSED = {
+    "sinks": dict(sinks=True),
+    "sinks, causal": dict(sinks=True, is_causal=True),
+    "a window": dict(window=(3, 1)),
+    "a causal window and sinks": dict(sinks=True, window=(2, 0), is_causal=True),
+    "slopes": dict(slopes=True),
+    "slopes, a window and a mask": dict(slopes=True, window=(4, 4), mask=True),
+}
+
+
+@pytest.mark.parametrize("case", FUSED)
+def test_first_derivatives_are_the_work_of_the_kernel(case, monkeypatch):
+    """Of the queries, keys, values and sinks; a mask or slopes that move get theirs by strips."""
+    options = dict(FUSED[case])
+    (s,), (slopes,) = numbers((4,)), numbers((2, 4), seed=1, requires_grad=False)
+    mask = numbers((2, 4, 5, 7), requires_grad=False)[0] if options.pop("mask", False) else None
+    given = dict(sinks=s) if options.pop("sinks", False) else {}
+    given |= dict(alibi_slopes=slopes) if options.pop("slopes", False) else {}
+    x = numbers((2, 4, 5, 6), (2, 2, 7, 6), (2, 2, 7, 6))
+    moving = [*x, s] if "sinks" in given else x
+    causal = options.pop("is_causal", False)
+    expected = plain(*x, mask, causal=causal, **given, **options)
+    want = torch.autograd.grad(uneven(expected), moving)
+    for name in ("forward", "vjp"):
+        monkeypatch.setattr(strips, name, refuse)
+    for rows in (512, 2):
+        with cut_into(rows, 2**12, 12, fewest=rows):
+            O = attention(*x, mask, is_causal=causal, enable_gqa=True, **given, **options)
+            assert near(O, expected) and near(torch.autograd.grad(uneven(O), moving), want)
+
+
+def test_blocks_of_masks_stay_within_a_strip():
+    for n, m, heads, window in ((4096, 4096, 1, (127, 0)), (65536, 65536, 8, (None, None)), (1, 65536, 1, (9, None))):
+        how = How(1.0, left=window[0], right=window[1], slopes=True)
+        assert kernels.block_rows(n, m, heads, how) * heads * min(m, 64 + 128 if window[1] == 0 else m) <= 2**20
+
+
+def test_sums_of_blocks_are_not_rounded_to_16_bits(monkeypatch):
+    monkeypatch.setattr(kernels, "KERNEL", refuse)
+    x = [y.bfloat16() for y in numbers((2, 9, 4), (2, 9, 4), (2, 9, 4), requires_grad=False)]
+    assert attention(*x, window=(2, 2)).dtype == torch.bfloat16
+
+
 # Conventions
 
 
@@ -235,7 +294,7 @@ def test_sinks_and_slopes_of_float32_beside_16_bits(dtype):
 def test_a_mistake_is_seen_where_it_is(name):
     seen = set()
     with mistake(name, MISTAKES), cut_into(3, 40, 12):
-        for case in (*ONE, "a window, is_causal, fewer keys", "all of them, dropout"):
+        for case in (*ONE, *KERNELS, "a window, is_causal, fewer keys", "all of them, dropout"):
             seen |= {of for of, error in errors(case).items() if not error <= DROP_IN}
     assert seen == MISTAKES[name].wrong
 
