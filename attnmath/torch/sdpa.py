@@ -43,11 +43,16 @@ def scaled_dot_product_attention(
     Dropout is drawn from one seed, itself drawn from PyTorch's default generator, and is
     drawn again by each derivative. A query that may attend to nothing gives 0 and passes
     0 back. First derivatives are the work of PyTorch's own fused kernels where these are
-    right. Numbers of 16 bits are summed in float32; autocast casts as it does for
+    right; on processors with sinks too, from their output and its log-sum-exp, and with
+    windows and slopes as masks of blocks of rows, not in 16 bits. A cap, dropout, d_v
+    unlike d_k, the gradients of a mask and of slopes, and all other derivatives go strip
+    by strip of the rows. Keys that a window hides from all rows of a block or strip cost
+    nothing. Numbers of 16 bits are summed in float32; autocast casts as it does for
     PyTorch's function. torch.compile, torch.export, make_fx and fake tensors take it as one
     operation, with each direction that their backend differentiates.
     Raises TypeError for another kind of tensor, dtype or option; ValueError for shapes,
-    devices and numbers that do not fit, and for attn_mask together with is_causal;
+    devices and numbers that do not fit, a cap of 0 or less, a window of negative width,
+    sinks or slopes of another number of heads, and attn_mask together with is_causal;
     RuntimeError under is_grads_batched and vectorize, whose work torch.func.vmap does, and
     for a third derivative with dropout that is compiled.
 
@@ -61,6 +66,9 @@ def scaled_dot_product_attention(
     >>> torch.func.jvp(f, (v,), (10 * v,))[1]  # forward mode
     tensor([[20., 30.],
             [20., 30.]])
+    >>> scaled_dot_product_attention(q, k, v, window=(0, 0))  # each query sees the key where it stands
+    tensor([[1., 2.],
+            [3., 4.]])
 
     Derived in chapters/second.md, eq:attention_hvp.
     """

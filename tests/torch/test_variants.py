@@ -16,6 +16,7 @@ from attnmath._words.tolerance import DROP_IN
 from attnmath.torch import kernels, strips
 from attnmath.torch import scaled_dot_product_attention as attention
 from attnmath.torch.how import How
+from attnmath.torch.tiles import Work
 from by_definition import DERIVATIVES, apart, by_autograd, plain
 from mistaken_second import mistake
 from mistaken_variants import MISTAKES
@@ -215,6 +216,21 @@ def test_first_derivatives_are_the_work_of_the_kernel(case, monkeypatch):
         with cut_into(rows, 2**12, 12, fewest=rows):
             O = attention(*x, mask, is_causal=causal, enable_gqa=True, **given, **options)
             assert near(O, expected) and near(torch.autograd.grad(uneven(O), moving), want)
+
+
+@pytest.mark.parametrize("n, m, window", [(4096, 4096, (127, 0)), (4096, 4096, (20, 30)), (500, 9000, (255, 0))])
+def test_what_a_window_hides_is_not_computed(n, m, window):
+    """Scores that are computed, by strips, by strips that go tile by tile, and by blocks, of all n m."""
+    seen, how = sum(window) + 1, How(1.0, left=window[0], right=window[1])
+    x = torch.zeros(1, 1, 1)
+    Q, K = x.expand(1, n, 1), x.expand(1, m, 1)
+    for tiled in (False, True):
+        strips = [s for heads in Work(how, Q, K, K, None, arrays=0, tiled=tiled).heads() for s in heads.strips()]
+        assert [i for s in strips for i in range(n)[s.rows]] == list(range(n))
+        assert sum(s.shape[1] * s.shape[2] for s in strips) <= n * (seen + 128)
+    made = list(kernels.blocks(kernels.processor(Q, K, K, None, None, how), how))
+    assert [i for rows, *_ in made for i in range(n)[rows]] == list(range(n))
+    assert sum(mask.numel() for *_, mask, _ in made) <= n * (seen + 64)
 
 
 def test_blocks_of_masks_stay_within_a_strip():
