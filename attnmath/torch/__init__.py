@@ -1,12 +1,15 @@
 """For PyTorch: attention with all its derivatives; weights out of its layer and back.
 
-sdpa       scaled_dot_product_attention, what it may be given, and in the place of PyTorch's
+sdpa       scaled_dot_product_attention, and in the place of PyTorch's
+asked      what it may be given
 functions  a head and its derivatives, as functions that PyTorch differentiates
 operators  the same as operators, which PyTorch records as one
 kernels    first derivatives by PyTorch's own kernels, where these are right
 strips     to second order, strip by strip of the rows
 higher     of every order, strip by strip
+products   sums over the keys, products and their factors
 tiles      what a call is cut into
+scores     one tile: what is capped, added, hidden and dropped there
 how        what stands beside the tensors: constants, dropout, what all functions have in common
 """
 

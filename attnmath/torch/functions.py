@@ -17,41 +17,41 @@ from attnmath.torch.how import How, keep, mapped, placed, without_autocast
 
 
 def output_and_sums(
-    Q: Tensor, K: Tensor, V: Tensor, B: Tensor | None, seed: Tensor | None, how: How
+    Q: Tensor, K: Tensor, V: Tensor, B: Tensor | None, S: Tensor | None, seed: Tensor | None, how: How
 ) -> tuple[Tensor, Tensor]:
     """The output, together with its tangent where that is asked for."""
     try:
-        duals = [None if x is None else unpack_dual(x) for x in (Q, K, V, B, seed)]
+        duals = [None if x is None else unpack_dual(x) for x in (Q, K, V, B, S, seed)]
     except RuntimeError:  # mapped over: Attention.vmap comes back here
         duals = []
-    x, x_dot = [[dual and dual[part] for dual in duals[:4]] for part in (0, 1)]
+    x, x_dot = [[dual and dual[part] for dual in duals[:5]] for part in (0, 1)]
     recorded = torch.is_grad_enabled() and any(y is not None and y.requires_grad for y in x)
     if recorded or all(y is None for y in x_dot):
-        return Attention.apply(Q, K, V, B, seed, how)
+        return Attention.apply(Q, K, V, B, S, seed, how)
     O, O_dot = Both.apply(*x_dot, *x, seed, how)
     return make_dual(O, O_dot), O.new_empty(*O.shape[:-2], 0)
 
 
 class Attention(Function):
-    """Q, K, V, B -> O, L: the kernel's log-sum-exp, not for use elsewhere."""
+    """Q, K, V, B, S -> O, L: the kernel's log-sum-exp, not for use elsewhere."""
 
     @staticmethod
     def forward(
-        Q: Tensor, K: Tensor, V: Tensor, B: Tensor | None, seed: Tensor | None, how: How
+        Q: Tensor, K: Tensor, V: Tensor, B: Tensor | None, S: Tensor | None, seed: Tensor | None, how: How
     ) -> tuple[Tensor, Tensor]:
-        with without_autocast(Q, K, V, B):
-            return operators.forward(Q, K, V, B, how._replace(seed=seed))
+        with without_autocast(Q, K, V, B, S):
+            return operators.forward(Q, K, V, B, S, how._replace(seed=seed))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        keep(ctx, *inputs[:5], *output, how=inputs[5])
+        keep(ctx, *inputs[:6], *output, how=inputs[6])
         ctx.mark_non_differentiable(output[1])
 
     @staticmethod
     def backward(ctx: Any, dO: Tensor | None, _: Tensor | None) -> tuple:
-        needs = ctx.needs_input_grad[:4]
+        needs = ctx.needs_input_grad[:5]
         if dO is None:
-            return (None,) * 6
+            return (None,) * 7
         *x, seed, O, L = ctx.saved_tensors
         dx = Gradients.apply(dO, *x, O.detach(), L, seed, ctx.how, needs)  # O helps; nothing goes back to it
         return *placed(dx, needs), None, None
@@ -59,7 +59,7 @@ class Attention(Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple:
         *x, seed, O, L = ctx.saved_tensors
-        return Both.apply(*tangents[:4], *x, seed, ctx.how)[1], None
+        return Both.apply(*tangents[:5], *x, seed, ctx.how)[1], None
 
     @staticmethod
     def vmap(info: Any, dims: tuple, *inputs: Any) -> tuple:
@@ -67,25 +67,25 @@ class Attention(Function):
 
 
 class Gradients(Function):
-    """dO, Q, K, V, B -> those of dQ, dK, dV, dB that are needed; O and L help."""
+    """dO, Q, K, V, B, S -> those of dQ, dK, dV, dB, dS that are needed; O and L help."""
 
     @staticmethod
     def forward(
-        dO: Tensor, Q: Tensor, K: Tensor, V: Tensor, B: Tensor | None, O: Tensor | None, L: Tensor | None,
-        seed: Tensor | None, how: How, needs: tuple[bool, ...],
+        dO: Tensor, Q: Tensor, K: Tensor, V: Tensor, B: Tensor | None, S: Tensor | None, O: Tensor | None,
+        L: Tensor | None, seed: Tensor | None, how: How, needs: tuple[bool, ...],
     ) -> tuple[Tensor, ...]:
-        with without_autocast(dO, Q, K, V, B):
-            return tuple(operators.vjp(dO, Q, K, V, B, O, L, how._replace(seed=seed), needs))
+        with without_autocast(dO, Q, K, V, B, S):
+            return tuple(operators.vjp(dO, Q, K, V, B, S, O, L, how._replace(seed=seed), needs))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        keep(ctx, *inputs[:5], inputs[7], how=inputs[8], needs=inputs[9])
+        keep(ctx, *inputs[:6], inputs[8], how=inputs[9], needs=inputs[10])
 
     @staticmethod
     def backward(ctx: Any, *x_dot: Tensor | None) -> tuple:
-        needs = ctx.needs_input_grad[:5]
+        needs = ctx.needs_input_grad[:6]
         if not any(needs) or all(x is None for x in x_dot):
-            return (None,) * 10
+            return (None,) * 11
         *x, seed = ctx.saved_tensors
         x_dot = placed(x_dot, ctx.needs)
         got = Second.apply(None, *x_dot, *x, seed, ctx.how, needs)
@@ -94,7 +94,7 @@ class Gradients(Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple:
         *x, seed = ctx.saved_tensors
-        return Second.apply(*tangents[:5], *x, seed, ctx.how, (False, *ctx.needs))
+        return Second.apply(*tangents[:6], *x, seed, ctx.how, (False, *ctx.needs))
 
     @staticmethod
     def vmap(info: Any, dims: tuple, *inputs: Any) -> tuple:
@@ -102,26 +102,28 @@ class Gradients(Function):
 
 
 class Both(Function):
-    """Tangents of Q, K, V, B, then these -> O and its tangent."""
+    """Tangents of Q, K, V, B, S, then these -> O and its tangent."""
 
     @staticmethod
     def forward(
         Q_dot: Tensor | None, K_dot: Tensor | None, V_dot: Tensor | None, B_dot: Tensor | None,
-        Q: Tensor, K: Tensor, V: Tensor, B: Tensor | None, seed: Tensor | None, how: How,
+        S_dot: Tensor | None, Q: Tensor, K: Tensor, V: Tensor, B: Tensor | None, S: Tensor | None,
+        seed: Tensor | None, how: How,
     ) -> tuple[Tensor, Tensor]:
-        with without_autocast(Q_dot, K_dot, V_dot, B_dot, Q, K, V, B):
-            return operators.jvp(Q_dot, K_dot, V_dot, B_dot, Q, K, V, B, how._replace(seed=seed))
+        inputs = Q_dot, K_dot, V_dot, B_dot, S_dot, Q, K, V, B, S
+        with without_autocast(*inputs):
+            return operators.jvp(*inputs, how._replace(seed=seed))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        keep(ctx, *inputs[:9], how=inputs[9])
+        keep(ctx, *inputs[:11], how=inputs[11])
 
     @staticmethod
     def backward(ctx: Any, dO: Tensor | None, dO_dot: Tensor | None) -> tuple:
         """The gradients of <dO, O> + <dO_dot, tangent of O>: a tangent of gradients."""
         *x, seed = ctx.saved_tensors
-        x_dot, x, how = x[:4], x[4:], ctx.how
-        of_dot, of = ctx.needs_input_grad[:4], ctx.needs_input_grad[4:8]
+        x_dot, x, how = x[:5], x[5:], ctx.how
+        of_dot, of = ctx.needs_input_grad[:5], ctx.needs_input_grad[5:10]
         got_dot, got = (), ()
         if any(of_dot) and dO_dot is not None:
             got_dot = Gradients.apply(dO_dot, *x, None, None, seed, how, of_dot)
@@ -134,7 +136,7 @@ class Both(Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple:
         *x, seed = ctx.saved_tensors
-        return higher.Sum.apply(higher.MIXED, ctx.how, seed, *tangents[:8], *x)
+        return higher.Sum.apply(higher.MIXED, ctx.how, seed, *tangents[:10], *x)
 
     @staticmethod
     def vmap(info: Any, dims: tuple, *inputs: Any) -> tuple:
@@ -147,21 +149,21 @@ class Second(Function):
     @staticmethod
     def forward(
         dO_dot: Tensor | None, Q_dot: Tensor | None, K_dot: Tensor | None, V_dot: Tensor | None,
-        B_dot: Tensor | None, dO: Tensor, Q: Tensor, K: Tensor, V: Tensor, B: Tensor | None,
-        seed: Tensor | None, how: How, needs: tuple[bool, ...],
+        B_dot: Tensor | None, S_dot: Tensor | None, dO: Tensor, Q: Tensor, K: Tensor, V: Tensor,
+        B: Tensor | None, S: Tensor | None, seed: Tensor | None, how: How, needs: tuple[bool, ...],
     ) -> tuple[Tensor, ...]:
-        inputs = dO_dot, Q_dot, K_dot, V_dot, B_dot, dO, Q, K, V, B
+        inputs = dO_dot, Q_dot, K_dot, V_dot, B_dot, S_dot, dO, Q, K, V, B, S
         with without_autocast(*inputs):
             return tuple(operators.second(*inputs, how._replace(seed=seed), needs))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        keep(ctx, *inputs[:11], how=inputs[11], needs=inputs[12])
+        keep(ctx, *inputs[:13], how=inputs[13], needs=inputs[14])
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
         *x, seed = ctx.saved_tensors
-        program, needs = higher.SECOND, ctx.needs_input_grad[:10]
+        program, needs = higher.SECOND, ctx.needs_input_grad[:12]
         cotangents = placed(cotangents, ctx.needs)
         got = higher.cotangent(program, cotangents, x, needs, seed, ctx.how)
         return *got, None, None, None
@@ -169,7 +171,7 @@ class Second(Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple:
         *x, seed = ctx.saved_tensors
-        return higher.tangent(higher.SECOND, tangents[:10], x, seed, ctx.how, ctx.needs)
+        return higher.tangent(higher.SECOND, tangents[:12], x, seed, ctx.how, ctx.needs)
 
     @staticmethod
     def vmap(info: Any, dims: tuple, *inputs: Any) -> tuple:

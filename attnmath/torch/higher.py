@@ -2,8 +2,9 @@
 
 A program is a function of one strip, of plain torch operations. Some of its inputs and
 outputs belong to the queries (they are cut by rows), some to the keys (whole, and summed
-over the strips), some to both, like B. Its derivatives are programs again, so that memory
-is linear in all of them: only the graph of one strip is there at a time.
+over the strips), some to both, like B, some to the heads, like S. Its derivatives are
+programs again, so that memory is linear in all of them: only the graph of one strip is
+there at a time.
 
 The letters are those of chapters/second.md; a tangent of None is 0. Arrays (h, rows, .)
 of the queries and (h, keys, .) of the keys; B and its tangents (..., rows, keys) with
@@ -21,71 +22,116 @@ from torch.autograd import Function
 from torch.func import vjp
 
 from attnmath.torch.how import How, keep, mapped, placed, without_autocast
-from attnmath.torch.strips import Derivatives, mT
-from attnmath.torch.tiles import HeadGroup, Strip, Work
+from attnmath.torch.products import Derivatives, mT
+from attnmath.torch.scores import Strip
+from attnmath.torch.tiles import HeadGroup, Work
 
 
 def second(
     strip: Strip, dO_dot: Tensor | None, Q_dot: Tensor | None, K_dot: Tensor | None, V_dot: Tensor | None,
-    B_dot: Tensor | None, dO: Tensor, Q: Tensor, K: Tensor, V: Tensor, B: Tensor | None,
+    B_dot: Tensor | None, S_dot: Tensor | None, dO: Tensor, Q: Tensor, K: Tensor, V: Tensor,
+    B: Tensor | None, S: Tensor | None,
 ) -> Derivatives:
-    """-> O_dot, dQ_dot, dK_dot, dV_dot, dB_dot (None without numbers in B)"""
+    """-> O_dot, dQ_dot, dK_dot, dV_dot, dB_dot (None without numbers in B), dS_dot (None without S)"""
     scale = strip.heads.work.how.scale
-    P, R = weights_and_factors(strip, Q, K, B)
-    A_dot = scores(strip, (Q_dot, K), (Q, K_dot), B=B_dot)
-    P_dot = P * (A_dot - total(P * A_dot))
+    P, p_0, R, (bend, bend_2) = weights_and_factors(strip, Q, K, B, S)
+    X_dot = scores(strip, (Q_dot, K), (Q, K_dot))
+    A_dot, s_dot = added(strip, bend * X_dot, B_dot, S_dot), sink_of(S_dot)
+    mu = total(P * A_dot) + p_0 * s_dot
+    P_dot, p_0_dot = P * (A_dot - mu), p_0 * (s_dot - mu)
     O_dot = (P_dot * R) @ V + dot(P * R, V_dot)
     dP = R * (dO @ V.mT)
     dP_dot = R * (dot(dO_dot, mT(V)) + dot(dO, mT(V_dot)))
-    dP, dP_dot = dP - total(P * dP), dP_dot - total(P_dot * dP + P * dP_dot)
+    D, D_dot = total(P * dP), total(P_dot * dP + P * dP_dot)
+    dP, dP_dot = dP - D, dP_dot - D_dot
     dA, dA_dot = P * dP, P_dot * dP + P * dP_dot
-    dQ_dot = scale * (dA_dot @ K + dot(dA, K_dot))
-    dK_dot = scale * (dA_dot.mT @ Q + dot(dA.mT, Q_dot))
+    dX, dX_dot = bend * dA, bend * dA_dot + bend_2 * X_dot * dA
+    dQ_dot = scale * (dX_dot @ K + dot(dX, K_dot))
+    dK_dot = scale * (dX_dot.mT @ Q + dot(dX.mT, Q_dot))
     dV_dot = (P_dot * R).mT @ dO + dot((P * R).mT, dO_dot)
-    dB_dot = None
+    dB_dot = dS_dot = None
     if B is not None and B.dtype != torch.bool:
         dB_dot = dA_dot.reshape(*strip.heads.shape, *dA_dot.shape[1:]).sum_to_size(B.shape)
-    return O_dot, dQ_dot, dK_dot, dV_dot, dB_dot
+    if S is not None:
+        of_slopes = total(dA_dot * distance(strip)) if strip.heads.work.how.slopes else torch.zeros_like(D)
+        dS_dot = -torch.cat([of_slopes, p_0_dot * D + p_0 * D_dot], -1).sum(-2, keepdim=True)
+    return O_dot, dQ_dot, dK_dot, dV_dot, dB_dot, dS_dot
 
 
 def mixed(
-    strip: Strip, Q_: Tensor | None, K_: Tensor | None, V_: Tensor | None, B_: Tensor | None,
-    Q_1: Tensor | None, K_1: Tensor | None, V_1: Tensor | None, B_1: Tensor | None,
-    Q_2: Tensor | None, K_2: Tensor | None, V_2: Tensor | None, B_2: Tensor | None,
-    Q: Tensor, K: Tensor, V: Tensor, B: Tensor | None,
+    strip: Strip,
+    Q_: Tensor | None, K_: Tensor | None, V_: Tensor | None, B_: Tensor | None, S_: Tensor | None,
+    Q_1: Tensor | None, K_1: Tensor | None, V_1: Tensor | None, B_1: Tensor | None, S_1: Tensor | None,
+    Q_2: Tensor | None, K_2: Tensor | None, V_2: Tensor | None, B_2: Tensor | None, S_2: Tensor | None,
+    Q: Tensor, K: Tensor, V: Tensor, B: Tensor | None, S: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """The tangents along 1 of O and of its tangent along 2, which itself moves along _."""
-    P, R = weights_and_factors(strip, Q, K, B)
-    A_1 = scores(strip, (Q_1, K), (Q, K_1), B=B_1)
-    A_2 = scores(strip, (Q_2, K), (Q, K_2), B=B_2)
-    A_12 = scores(strip, (Q_, K), (Q, K_), (Q_1, K_2), (Q_2, K_1), B=B_)
-    C_1, C_2 = A_1 - total(P * A_1), A_2 - total(P * A_2)
-    P_1, P_2 = P * C_1, P * C_2
-    P_12 = P_1 * C_2 + P * (A_12 - total(P_1 * A_2 + P * A_12))
+    P, p_0, R, (bend, bend_2) = weights_and_factors(strip, Q, K, B, S)
+    X_1, X_2 = scores(strip, (Q_1, K), (Q, K_1)), scores(strip, (Q_2, K), (Q, K_2))
+    X_12 = scores(strip, (Q_, K), (Q, K_), (Q_1, K_2), (Q_2, K_1))
+    A_1, A_2 = added(strip, bend * X_1, B_1, S_1), added(strip, bend * X_2, B_2, S_2)
+    A_12 = added(strip, bend * X_12 + bend_2 * X_1 * X_2, B_, S_)
+    s_1, s_2, s_12 = sink_of(S_1), sink_of(S_2), sink_of(S_)
+    mu_1, mu_2 = total(P * A_1) + p_0 * s_1, total(P * A_2) + p_0 * s_2
+    C_1, C_2 = A_1 - mu_1, A_2 - mu_2
+    P_1, P_2, p_01 = P * C_1, P * C_2, p_0 * (s_1 - mu_1)
+    P_12 = P_1 * C_2 + P * (A_12 - (total(P_1 * A_2 + P * A_12) + p_01 * s_2 + p_0 * s_12))
     O_1 = (P_1 * R) @ V + dot(P * R, V_1)
     O_12 = (P_12 * R) @ V + dot(P_1 * R, V_2) + dot(P_2 * R, V_1) + dot(P * R, V_)
     return O_1, O_12
 
 
-def weights_and_factors(strip: Strip, Q: Tensor, K: Tensor, B: Tensor | None) -> tuple[Tensor, Any]:
-    """-> P, 0 in a row that may attend to nothing, and the factors R of dropout"""
-    if B is None or B.dtype != torch.bool:
-        A = scores(strip, (Q, K), B=B)
-    else:
-        A = scores(strip, (Q, K)).masked_fill(~as_strip(strip, B), -torch.inf)
-    if strip.heads.work.how.causal:
-        i = torch.arange(strip.rows.start, strip.rows.stop, device=A.device)
-        j = torch.arange(strip.keys.stop, device=A.device)
-        A = A.masked_fill(j > i[:, None], -torch.inf)
+def weights_and_factors(
+    strip: Strip, Q: Tensor, K: Tensor, B: Tensor | None, S: Tensor | None
+) -> tuple[Tensor, Any, Any, tuple[Any, Any]]:
+    """-> P, 0 in a row that may attend to nothing; p_0 of the sink; R of dropout; two derivatives of the cap"""
+    softcap = strip.heads.work.how.softcap
+    bends: tuple[Any, Any] = 1, 0
+    A = scores(strip, (Q, K))
+    if softcap is not None:
+        T = torch.tanh(A / softcap)
+        A, bends = softcap * T, (1 - T * T, -2 / softcap * T * (1 - T * T))
+    A = added(strip, A, None if B is None or B.dtype == torch.bool else B, S)
+    if B is not None and B.dtype == torch.bool:
+        A = A.masked_fill(~as_strip(strip, B), -torch.inf)
+    A = without_unseen(strip, A)
+    R = 1 if strip.R is None else strip.R
+    if S is not None:
+        A = torch.cat([A, sink_of(S).expand(*A.shape[:-1], 1)], -1)
     empty = (A == -torch.inf).all(-1, keepdim=True)
     P = torch.softmax(A.masked_fill(empty, 0), -1).masked_fill(empty, 0)
-    return P, 1 if strip.R is None else strip.R
+    return (P, 0, R, bends) if S is None else (P[..., :-1], P[..., -1:], R, bends)
 
 
-def scores(strip: Strip, *pairs: tuple[Tensor | None, Tensor | None], B: Tensor | None = None) -> Any:
-    """The sum of the products of queries with keys, scaled, and of B; 0 for None."""
-    A = strip.heads.work.how.scale * sum(dot(q, mT(k)) for q, k in pairs)
-    return A if B is None else A + as_strip(strip, B)
+def without_unseen(strip: Strip, A: Tensor) -> Tensor:
+    """A with -inf where a row does not see a key."""
+    work = strip.heads.work
+    i = torch.arange(strip.rows.start, strip.rows.stop, device=A.device)[:, None]
+    j = torch.arange(strip.keys.start, strip.keys.stop, device=A.device)
+    if work.last is not None:
+        A = A.masked_fill(j > i + work.last, -torch.inf)
+    return A if work.first is None else A.masked_fill(j < i + work.first, -torch.inf)
+
+
+def scores(strip: Strip, *pairs: tuple[Tensor | None, Tensor | None]) -> Any:
+    """The sum of the products of queries with keys, scaled; 0 for None."""
+    return strip.heads.work.how.scale * sum(dot(q, mT(k)) for q, k in pairs)
+
+
+def added(strip: Strip, A: Any, B: Tensor | None, S: Tensor | None) -> Any:
+    """A + B - slope distance; 0 for None."""
+    A = A if B is None else A + as_strip(strip, B)
+    return A - S[..., :1] * distance(strip) if S is not None and strip.heads.work.how.slopes else A
+
+
+def distance(strip: Strip) -> Tensor:
+    """How far each key is from where the query stands, as an array of its own."""
+    work = strip.heads.work
+    return (work.places[strip.keys] - work.own_places[strip.rows, None]).abs()
+
+
+def sink_of(S: Tensor | None) -> Any:
+    return 0 if S is None else S[..., 1:]
 
 
 def dot(a: Tensor | None, b: Tensor | None) -> Any:
@@ -105,7 +151,7 @@ def as_strip(strip: Strip, x: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class Program:
     """run(strip, *inputs) -> outputs. sides: one letter for each input. shapes: for each
-    output the input whose shape it has, None for that of O. Q, K, V, B stand at first."""
+    output the input whose shape it has, None for that of O. Q, K, V, B, S stand at first."""
 
     run: Callable
     sides: str
@@ -113,8 +159,8 @@ class Program:
     first: int
 
 
-MIXED = Program(mixed, "qkkb" * 4, (None, None), 12)
-SECOND = Program(second, "qqkkbqqkkb", (None, 6, 7, 8, 9), 6)
+MIXED = Program(mixed, "qkkbh" * 4, (None, None), 15)
+SECOND = Program(second, "qqkkbh" * 2, (None, 7, 8, 9, 10, 11), 7)
 
 
 def tangent(
@@ -224,8 +270,8 @@ def heads_sum(heads: HeadGroup, side: str, total: Tensor) -> Tensor:
 
 def strip_part(strip: Strip, side: str, x: Tensor | None) -> Tensor | None:
     """The strip's part: a view of a sum, a copy of an input of 16 bits."""
-    if x is None:
-        return None
+    if x is None or side == "h":
+        return x
     if side != "b":
         return x[:, strip.rows if side == "q" else strip.keys]
     x = strip.part(x)

@@ -10,16 +10,22 @@ from torch import Tensor
 
 
 class How(NamedTuple):
-    """The constants of a head: scale, causal mask (upper-left), dropout rate, its seed.
+    """The constants of a head: scale, causal mask (upper-left), dropout rate, its seed, cap, window.
 
     seed () is a whole number in a tensor; None without dropout. The factors of dropout
-    are drawn again from it, strip by strip, whenever they are needed.
+    are drawn again from it, strip by strip, whenever they are needed. Scores are capped at
+    softcap, None for no cap. A query sees so many keys to its left and right, None for
+    all. slopes: whether the slopes of the heads count.
     """
 
     scale: float
     causal: bool = False
     dropout: float = 0.0
     seed: Tensor | None = None
+    softcap: float | None = None
+    left: int | None = None
+    right: int | None = None
+    slopes: bool = False
 
 
 class Draws:

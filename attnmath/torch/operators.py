@@ -16,7 +16,8 @@ from attnmath.torch.how import How
 from attnmath.torch.tiles import broadcast_leading
 
 LIBRARY = torch.library.Library("attnmath", "DEF")
-HOW = "Tensor? seed, float scale, bool causal, float dropout"
+HOW = ("float scale, bool causal, float dropout, Tensor? seed, float? softcap, SymInt? left, SymInt? right,"
+       " bool slopes")
 
 
 def operator(inputs: str, shapes: Callable, needs: bool = False) -> Callable[[Callable], Callable]:
@@ -29,8 +30,8 @@ def operator(inputs: str, shapes: Callable, needs: bool = False) -> Callable[[Ca
     outputs = ", bool[] needs) -> Tensor[]" if needs else ") -> (Tensor, Tensor)"
 
     def parts(given: tuple) -> tuple[tuple, How, tuple]:
-        tensors, how, rest = given[: len(names)], given[len(names) : len(names) + 4], given[len(names) + 4 :]
-        return tensors, How(how[1], how[2], how[3], how[0]), rest
+        end = len(names) + len(How._fields)
+        return given[: len(names)], How(*given[len(names) : end]), given[end:]
 
     def chosen(found: Sequence, rest: tuple) -> list | tuple:
         return [x for x, need in zip(found, *rest) if need] if needs else tuple(found)
@@ -51,7 +52,7 @@ def operator(inputs: str, shapes: Callable, needs: bool = False) -> Callable[[Ca
 
         def called(*given: Any) -> tuple:
             x, how, rest = given[: len(names)], given[len(names)], given[len(names) + 1 :]
-            return tuple(call(*x, how.seed, how.scale, how.causal, how.dropout, *rest))
+            return tuple(call(*x, *how, *rest))
 
         return called
 
@@ -67,32 +68,32 @@ def rooms_like(*inputs: Tensor | None) -> list[Tensor | None]:
     return [None if x is None else x.new_empty(x.shape) for x in inputs]
 
 
-def with_sums(Q: Tensor, K: Tensor, V: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor]:
+def with_sums(*given: Any) -> tuple[Tensor, Tensor]:
     """O and L, which is not of 16 bits."""
-    O = output_room(Q, K, V, B)
+    O = output_room(*given)
     return O, O.new_empty(O.shape[:-1], dtype=torch.promote_types(O.dtype, torch.float32))
 
 
 def with_tangent(*given: Any) -> list[Tensor]:
-    """O and O_dot, from Q_dot, K_dot, V_dot, B_dot, Q, K, V, B."""
-    return [output_room(*given[4:], *given[:4]) for _ in range(2)]
+    """O and O_dot, from Q_dot, K_dot, V_dot, B_dot, S_dot, Q, K, V, B, S."""
+    return [output_room(*given[5:], *given[:5]) for _ in range(2)]
 
 
-@operator("Q K V B", with_sums)
+@operator("Q K V B S", with_sums)
 def forward(*given: Any) -> tuple:
     return kernels.forward(*given)
 
 
-@operator("dO Q K V B O L", lambda dO, Q, K, V, B, O, L: rooms_like(Q, K, V, B), needs=True)
+@operator("dO Q K V B S O L", lambda *x: rooms_like(*x[1:6]), needs=True)
 def vjp(*given: Any) -> tuple:
     return kernels.vjp(*given)
 
 
-@operator("Q_dot K_dot V_dot B_dot Q K V B", with_tangent)
+@operator("Q_dot K_dot V_dot B_dot S_dot Q K V B S", with_tangent)
 def jvp(*given: Any) -> tuple:
     return strips.jvp(*given)
 
 
-@operator("dO_dot Q_dot K_dot V_dot B_dot dO Q K V B", lambda *x: rooms_like(*x[5:]), needs=True)
+@operator("dO_dot Q_dot K_dot V_dot B_dot S_dot dO Q K V B S", lambda *x: rooms_like(*x[6:]), needs=True)
 def second(*given: Any) -> tuple:
     return strips.second(*given[:-1], needs=given[-1])

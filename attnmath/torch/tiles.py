@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from attnmath.torch.how import Draws, How
+from attnmath.torch.scores import Strip
 
 STRIP_NUMBERS = {"cpu": 2**20}  # numbers in one strip: its arrays stay in the cache
 KEPT_NUMBERS = {"cpu": 2**21}  # the same, of arrays that are written and read tile by tile
@@ -28,6 +29,17 @@ def broadcast_leading(*tensors: Tensor | None) -> tuple:
     return tuple(next((size for size in sizes if size != 1), 1) for sizes in columns)
 
 
+def edges(how: How, n: int, m: int) -> tuple[int | None, int | None]:
+    """Row i sees the keys from i + first to i + last; None where nothing is hidden on that side.
+
+    A causal head counts from the upper left, a window from where a query stands, the last
+    one at the last key.
+    """
+    first = None if how.left is None else m - n - how.left
+    last = None if how.right is None else m - n + how.right
+    return first, (0 if last is None else min(0, last)) if how.causal else last
+
+
 class Work:
     """All strips of one call: group after group of heads, strip after strip of rows.
 
@@ -35,14 +47,17 @@ class Work:
     pass over the same head has the same strips and the same factors. Without it, who
     needs many arrays at a time may ask for strips of a share of the numbers, and who goes
     tile by tile gets taller ones. If the weights are kept, the first array and two more,
-    one above the other, have room for all tiles of a strip.
+    one above the other, have room for all tiles of a strip. With bends, there is room for
+    the derivative of the cap. Row i sees the keys from i + first to i + last; None: from
+    the beginning, to the end. Where both are there, strips have few keys.
     """
 
     def __init__(
         self, how: How, Q: Tensor, K: Tensor, V: Tensor, B: Tensor | None, *others: Tensor | None,
-        arrays: int, share: int = 1, tiled: bool = False, kept: bool = False,
+        arrays: int, share: int = 1, tiled: bool = False, kept: bool = False, bends: bool = False,
     ) -> None:
         self.how, self.n, self.m = how, Q.shape[-2], K.shape[-2]
+        self.first, self.last = edges(how, self.n, self.m)
         self.tiled, self.kept = tiled, kept
         self.lead = broadcast_leading(Q, K, V, B, *others)
         self.dtype = torch.promote_types(Q.dtype, torch.float32)
@@ -51,24 +66,41 @@ class Work:
         fewest, numbers = FEWEST_ROWS, strip // (1 if how.dropout else share)
         if tiled and not how.dropout:
             fewest, numbers = (FEWEST_KEPT_ROWS, whole) if kept else (MOST_ROWS, 0)
-        most = min(MOST_ROWS, max(MOST_CAUSAL_ROWS, self.n // 8)) if how.causal else MOST_ROWS
-        self.rows = max(1, min(self.n, most, max(fewest, numbers // max(self.m, 1))))
-        self.columns = max(1, min(self.m, tile // self.rows)) if tiled else self.m
+        most, keys = min(MOST_ROWS, self.n), self.m
+        if self.last is not None:
+            most = min(most, max(MOST_CAUSAL_ROWS, self.n // 8))
+        if self.last is not None and self.first is not None:
+            seen = max(self.last - self.first + 1, 1)  # by one row
+            most = min(most, max(MOST_CAUSAL_ROWS, seen // 8))
+            keys = min(keys, most + seen)
+        self.rows = max(1, min(most, max(fewest, numbers // max(keys, 1))))
+        self.columns = max(1, min(keys, tile // self.rows)) if tiled else keys
         one = max(self.rows * self.columns, 1)
         self.steps = group_steps(self.lead, (tile if tiled else numbers) // one)
         self.draws = None
         count = prod(self.steps) * self.rows
-        size, least = count * self.m, count * self.columns  # of a strip, of a tile
+        size, least = count * keys, count * self.columns  # of a strip, of a tile
         first = size if kept or not tiled else least
         self.scratch = [self.empty(least if tiled and i else first) for i in range(arrays)]
         self.two: Any = self.empty(2 * size) if kept else None
         if how.dropout:
             self.draws = Draws(how, broadcast_leading(Q, K), ceil(self.n / self.rows), Q.device)
             self.factors, self.spare = self.empty(size), self.empty(least)
-        if how.causal:
+        self.bends = self.empty(least) if bends and how.softcap is not None else None
+        self.may_hide_all = self.first is not None or self.last not in (None, 0)
+        self.hide_and_place(Q)
+
+    def hide_and_place(self, Q: Tensor) -> None:
+        """What hides keys in a square of as many rows as a strip has, and where keys and queries stand."""
+        if self.last is not None or self.first is not None:
             key = torch.arange(self.rows, device=Q.device)
             zeros = Q.new_zeros(self.rows, self.rows, dtype=self.dtype)
-            self.corner = zeros.masked_fill_(key > key[:, None], -torch.inf)
+            self.later = zeros.masked_fill_(key > key[:, None], -torch.inf)
+            self.earlier = self.later.mT
+        if self.how.slopes:
+            self.distances = self.empty(self.rows * self.columns)
+            self.places = torch.arange(self.m, dtype=self.dtype, device=Q.device)
+            self.own_places = torch.arange(self.n, dtype=self.dtype, device=Q.device) + (self.m - self.n)
 
     def empty(self, size: int) -> Tensor:
         return torch.empty(size, dtype=self.dtype, device=self.device)
@@ -156,119 +188,8 @@ class HeadGroup:
         n, m, step = self.work.n, self.work.m, self.work.rows
         for block, i in enumerate(range(0, n if m else 0, step)):
             stop = min(i + step, n)
-            keys = min(stop, m) if self.work.how.causal else m
-            yield Strip(self, block, slice(i, stop), slice(0, keys))
-
-
-class ScoreTile:
-    """Some rows of the queries against some keys: arrays (h, rows, keys).
-
-    The arrays lie in the scratch of the whole call; the next tile writes over them,
-    but for those that are kept until the strip is done.
-    """
-
-    def __init__(
-        self, heads: HeadGroup, rows: slice, keys: slice, arrays: list[Tensor],
-        R: Tensor | None = None, spare: Tensor | None = None, two: Tensor | None = None,
-    ) -> None:
-        self.heads, self.rows, self.keys = heads, rows, keys
-        self.shape = heads.count, rows.stop - rows.start, keys.stop - keys.start
-        self.arrays, self.R, self.spare = arrays, R, spare
-        if two is not None:  # arrays one above the other: (h, 2 rows, keys)
-            self.two, (self.upper, self.lower) = two, two.chunk(2, -2)
-
-    def part(self, B: Tensor) -> Tensor:
-        """What B (..., n, m) says about the tile; its axes of size 1 stay."""
-        B = self.heads.own(B)
-        rows = self.rows if B.shape[-2] > 1 else slice(None)
-        return B[..., rows, self.keys if B.shape[-1] > 1 else slice(None)]
-
-    def as_scores(self, x: Tensor) -> Tensor:
-        """An array of the tile with the leading axes of the heads."""
-        return x.view(*self.heads.shape, *self.shape[1:])
-
-    def scores(self, q: Tensor, k: Tensor, B: Tensor | None) -> Tensor:
-        """q k + B, and -inf above the diagonal if the head is causal; the second array is used."""
-        A, room = self.arrays[:2]
-        torch.bmm(q, k, out=A)
-        if B is not None:
-            self.as_scores(A).add_(mask_as_numbers(self.part(B), room))
-        if self.heads.work.how.causal and self.keys.stop > self.rows.start:
-            last = A[..., max(self.rows.start - self.keys.start, 0) :]  # before, all keys are earlier ones
-            start = max(self.keys.start - self.rows.start, 0)
-            last += self.heads.work.corner[: last.shape[1], start : start + last.shape[2]]
-        return A
-
-    def product(
-        self, out: Tensor, left: Tensor | None, right: Tensor, B: Tensor | None = None
-    ) -> Tensor | None:
-        """left right + B, where any of None is 0; None if all are."""
-        if left is None and B is None:
-            return None
-        torch.bmm(left, right, out=out) if left is not None else out.zero_()
-        if B is not None:
-            self.as_scores(out).add_(self.part(B))
-        return out
-
-    def drop(self, x: Tensor | None) -> Any:
-        """x times the factors of dropout, in one array for all."""
-        return x if x is None or self.R is None else torch.mul(x, self.R, out=self.spare)
-
-    def drop_(self, x: Tensor | None) -> Any:
-        """The same in the place of x."""
-        return x if x is None or self.R is None else x.mul_(self.R)
-
-    def give(self, total: Tensor | None, dA: Tensor | None) -> None:
-        """Adds dA to the tile's part of the gradient of B."""
-        if total is not None and dA is not None:
-            part = self.part(total)
-            part += self.as_scores(dA).sum_to_size(part.shape)
-
-
-class Strip(ScoreTile):
-    """Rows of the queries against all the keys that they may see."""
-
-    def __init__(self, heads: HeadGroup, block: int, rows: slice, keys: slice) -> None:
-        self.work = work = heads.work
-        shape = heads.count, rows.stop - rows.start, keys.stop
-        size, R, spare = prod(shape), None, None
-        if work.draws:
-            R = work.factors[:size].view(shape)
-            work.draws.fill(R, heads, block)
-            spare = None if work.tiled else work.spare[:size].view(shape)
-        arrays = [] if work.tiled else [x[:size].view(shape) for x in work.scratch]
-        super().__init__(heads, rows, keys, arrays, R, spare)
-
-    def softmax(self, q: Tensor, k: Tensor, B: Tensor | None) -> Tensor:
-        """The softmax of the scores q k; a row that may attend to nothing has weights 0."""
-        A = self.scores(q, k, B)
-        P = torch.softmax(A, -1, out=self.arrays[1])
-        if B is not None:
-            empty = A.amax(-1, keepdim=True) == -torch.inf
-            if empty.any():
-                P.masked_fill_(empty, 0)
-        return P
-
-    def tiles(self) -> Iterator[ScoreTile]:
-        """The strip, some keys after the other; what is kept has a place of its own."""
-        work, (h, r, m) = self.work, self.shape
-        for start in range(0, m, work.columns):
-            keys = slice(start, min(start + work.columns, m))
-            shape = h, r, keys.stop - start
-            size, first, two = prod(shape), 0, None
-            if work.kept:
-                first = h * r * start
-                two = work.two[2 * first : 2 * (first + size)].view(h, 2 * r, shape[-1])
-            A, *others = work.scratch
-            arrays = [A[first : first + size].view(shape), *(x[:size].view(shape) for x in others)]
-            R = None if self.R is None else self.R[..., keys]
-            spare = None if R is None else work.spare[:size].view(shape)
-            yield ScoreTile(self.heads, self.rows, keys, arrays, R, spare, two)
-
-
-def mask_as_numbers(B: Tensor, room: Tensor) -> Tensor:
-    """0 where a boolean B is true, -inf where it is false; other B are a bias already."""
-    if B.dtype != torch.bool:
-        return B
-    numbers = room.view(-1)[: B.numel()].view(B.shape).copy_(B)
-    return numbers.reciprocal_().neg_().add_(1)  # 1 - 1/1 or 1 - 1/0
+            first, last = self.work.first, self.work.last
+            start = 0 if first is None else max(i + first, 0)
+            end = m if last is None else min(stop + last, m)
+            if start < end:
+                yield Strip(self, block, slice(i, stop), slice(start, end))

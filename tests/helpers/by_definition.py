@@ -5,16 +5,27 @@ from torch.autograd import grad
 from torch.func import jvp, vjp
 
 
-def plain(Q, K, V, mask=None, R=None, causal=False, scale=None, with_L=False):
+def plain(Q, K, V, mask=None, R=None, causal=False, scale=None, with_L=False, *,
+          softcap=None, sinks=None, window=None, alibi_slopes=None):
     """softmax(scale Q K^T + mask) V with all its n x m numbers; 0 where a row may attend to nothing.
 
     mask: True may attend, or numbers that are added; R: the factors of dropout; fewer heads of keys and values
-    than of queries: each serves a group of neighbours. with_L: also the log-sum-exp of the scores.
+    than of queries: each serves a group of neighbours. with_L: also the log-sum-exp of the scores. sinks and
+    slopes: one for each head. The last query stands at the last key.
     """
     if Q.ndim > 2 and K.ndim > 2 and 1 < K.shape[-3] < Q.shape[-3]:
         K, V = (x.repeat_interleave(Q.shape[-3] // x.shape[-3], -3) for x in (K, V))
     A = (Q.shape[-1] ** -0.5 if scale is None else scale) * (Q @ K.mT)
-    hidden = torch.ones(A.shape[-2:], dtype=torch.bool).triu(1) if causal else torch.zeros((), dtype=torch.bool)
+    n, m = A.shape[-2:]
+    hidden = torch.ones(n, m, dtype=torch.bool).triu(1) if causal else torch.zeros((), dtype=torch.bool)
+    if softcap is not None:
+        A = softcap * torch.tanh(A / softcap)
+    ahead = torch.arange(m) - torch.arange(m - n, m)[:, None]  # by how many places a key is later than the query
+    if window is not None:
+        left, right = (m + n if side is None else side for side in window)
+        hidden = hidden | (ahead < -left) | (ahead > right)
+    if alibi_slopes is not None:
+        A = A - alibi_slopes[..., None, None] * abs(ahead)
     if mask is not None and mask.dtype == torch.bool:
         hidden = hidden | ~mask
     elif mask is not None:
@@ -22,13 +33,20 @@ def plain(Q, K, V, mask=None, R=None, causal=False, scale=None, with_L=False):
     hidden = hidden.expand(torch.broadcast_shapes(hidden.shape, A.shape))
     empty = hidden.all(-1, keepdim=True)
     A = torch.where(hidden, torch.where(empty, 0.0, -torch.inf), A)
-    P = torch.softmax(A, -1).masked_fill(empty, 0)
+    P = torch.softmax(A if sinks is None else with_key(A, sinks), -1)[..., :m].masked_fill(empty, 0)
     O = (P if R is None else P * R) @ V
     if not with_L:
         return O
     c = A.detach().amax(-1)  # logsumexp of torch differentiates wrongly where scores are -1e30
     L = c + torch.log(torch.exp(A - c[..., None]).sum(-1))
     return O, L.masked_fill(empty[..., 0], -torch.inf).expand(O.shape[:-1])
+
+
+def with_key(A, sinks):
+    """One more key, with the score of the sink."""
+    lead = torch.broadcast_shapes(A.shape[:-2], sinks.shape)
+    A, sinks = A.expand(*lead, *A.shape[-2:]), sinks[..., None, None].expand(*lead, A.shape[-2], 1)
+    return torch.cat([A, sinks], -1)
 
 
 # Each of them: f(*x) -> O; x_dot, x_bar beside x; O_bar, O_dot beside O -> tensors. A bar is a cotangent.

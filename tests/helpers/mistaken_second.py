@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import FunctionType, ModuleType
 
 from attnmath.torch import functions as functions_module
-from attnmath.torch import higher, how, kernels, sdpa, strips, tiles
+from attnmath.torch import higher, how, kernels, products, scores, sdpa, strips, tiles
 
 FIRST = "output gradients "
 SECOND = "double_backward forward_over_reverse "
@@ -41,16 +41,16 @@ MISTAKES = {
     "the scale missing in the direction of Q": planted(
         strips, "tangent forward_over_reverse", DIRECTION + "query = ", NO_DIRECTION + "query = "),
     "the bias does not move": planted(
-        strips, "tangent forward_over_reverse", "tile.arrays[1], query, columns_of(keys, j), B_dot)", "tile.arrays[1], query, columns_of(keys, j))"),
+        strips, "tangent forward_over_reverse", "tile.arrays[1], query, columns_of(keys, j), B_dot, s_dot)", "tile.arrays[1], query, columns_of(keys, j), None, s_dot)"),
     # ---- the double backward
     "frozen statistics: no mean in the tangent of P": planted(
-        strips, SECOND + "reverse_over_forward", "return F.addcmul_(P, mu, value=-1)", "return F"),
+        products, SECOND + "reverse_over_forward", "return F.addcmul_(P, mu, value=-1)", "return F"),
     "the mean of what dropout leaves, second order": planted(
         strips, SECOND + "reverse_over_forward", "mu += A_dot.mul_(E).sum(-1, keepdim=True)\n        if", "mu += tile.drop(A_dot.mul_(E)).sum(-1, keepdim=True)\n        if"),
     "no D in what the tangent of P multiplies": planted(
-        strips, SECOND + "reverse_over_forward", "P_dot.mul_(dP_less_D)", "P_dot.mul_(dP_less_D + 1)"),
+        products, SECOND + "reverse_over_forward", "P_dot.mul_(dP_less_D)", "P_dot.mul_(dP_less_D + 1)"),
     "no tangent of D": planted(
-        strips, SECOND + "reverse_over_forward", "tile.upper.addcmul_(tile.arrays[0], D_dot, value=-1)", "tile.upper"),
+        strips, SECOND + "reverse_over_forward", "tile.upper.addcmul_(tile.arrays[0], D_dot, value=-1)", "pass"),
     "D of one tile alone": planted(
         strips, SECOND + "reverse_over_forward", "D += torch.mul(", "D[:] = torch.mul("),
     "dA K_dot dropped": planted(
@@ -77,22 +77,22 @@ MISTAKES = {
         strips, SECOND + "reverse_over_forward", "tile.lower.sub_(D)", "tile.lower"),
     # ---- tiles
     "sums that do not follow the largest score": planted(
-        strips, BOTH_ORDERS, "self.total *= self.c.sub_(c).exp_()", "pass"),
+        products, BOTH_ORDERS, "self.total *= self.c.sub_(c).exp_()", "pass"),
     "weights of a tile relative to the largest score of another": planted(
-        strips, SECOND + "reverse_over_forward", "(c - self.c).exp_().div_(self.s)", "1 / self.s"),
+        products, SECOND + "reverse_over_forward", "(c - self.c).exp_().div_(self.s)", "1 / self.s"),
     "the last tile left out": planted(
-        tiles, BOTH_ORDERS, "range(0, m, work.columns)", "range(0, max(m - work.columns, 1), work.columns)"),
+        scores, BOTH_ORDERS, "range(0, m, work.columns)", "range(0, max(m - work.columns, 1), work.columns)"),
     "each tile drops what the first one drops": planted(
-        tiles, BOTH_ORDERS, "self.R[..., keys]", "self.R[..., : keys.stop - keys.start]"),
+        scores, BOTH_ORDERS, "self.R[..., some]", "self.R[..., : some.stop - start]"),
     "each tile keeps its weights where the others do": planted(
-        tiles, SECOND + "reverse_over_forward", "first = h * r * start", "first = 0"),
+        scores, SECOND + "reverse_over_forward", "first = h * r * start", "first = 0"),
     "the triangle begins anew in each tile": planted(
-        tiles, BOTH_ORDERS, "start = max(self.keys.start - self.rows.start, 0)", "start = 0"),
+        scores, BOTH_ORDERS, "start = max(self.keys.start - edge, 0)", "start = 0"),
     "a row that may attend to nothing, tile by tile": planted(
-        strips, BOTH_ORDERS, "if B is not None:", "if False:"),
+        products, BOTH_ORDERS, "self.s.masked_fill_(self.s == 0, 1)", "pass"),
     # ---- the backward
     "D missing": planted(
-        strips, "gradients reverse_over_forward", "return dA.addcmul_(P, D, value=-1)", "return dA"),
+        products, "gradients reverse_over_forward", "return dA.addcmul_(P, D, value=-1), D", "return dA, D"),
     "the scale missing in dQ": planted(
         strips, "gradients reverse_over_forward", "if needs[0]:\n        totals[0] *= how.scale", "if False:\n        pass"),
     "the log-sum-exp trusted after a large finite mask": planted(
@@ -101,24 +101,24 @@ MISTAKES = {
     "the triangle one key too wide": planted(
         tiles, STRIPS, "key > key[:, None]", "key > key[:, None] + 1"),
     "the triangle begins anew in each strip": planted(
-        tiles, ALL, "A[..., max(self.rows.start - self.keys.start, 0) :]", "A[..., : self.keys.stop - max(self.rows.start, self.keys.start)]"),
+        scores, ALL, "A[..., max(edge - self.keys.start, 0) :]", "A[..., : self.keys.stop - max(edge, self.keys.start)]"),
     "the last strip left out": planted(
         tiles, ALL, "range(0, n if m else 0, step)", "range(0, max(n - step, step) if m else 0, step)"),
     "the last key of a strip left out, causal": planted(
-        tiles, ALL, "keys = min(stop, m) if", "keys = min(max(stop - 1, 1), m) if"),
+        tiles, ALL, "min(stop + last, m)", "min(max(stop + last - 1, 1), m)"),
     "of each strip the gradient of K, V overwrites that of the one before": planted(
         strips, "gradients reverse_over_forward", "for strip in heads.strips():\n            i, j = strip.rows, strip.keys\n            qi, dOi = how.scale * q[:, i], do[:, i]", "for strip in heads.strips():\n            i, j = strip.rows, strip.keys\n            qi, dOi = how.scale * q[:, i], do[:, i]\n            if dK is not None:\n                dK.zero_()"),
     "of all heads that share keys, one gives their gradient": planted(
         tiles, "gradients " + SECOND + "reverse_over_forward", "part += own.unflatten(0, self.shape).sum_to_size(part.shape)", "part += own.unflatten(0, self.shape)[tuple(slice(None) if a == b else slice(1) for a, b in zip(part.shape, own.unflatten(0, self.shape).shape))]"),
     "of the gradient of a mask that is broadcast, the last strip remains": planted(
-        tiles, "gradients " + SECOND + "reverse_over_forward", "part += self.as_scores(dA).sum_to_size(part.shape)", "part.copy_(self.as_scores(dA).sum_to_size(part.shape))"),
+        scores, "gradients " + SECOND + "reverse_over_forward", "part += self.as_scores(dA).sum_to_size(part.shape)", "part.copy_(self.as_scores(dA).sum_to_size(part.shape))"),
     "a row that may attend to nothing": planted(
-        tiles, FIRST + "reverse_over_forward", "if empty.any():", "if False:"),
+        scores, FIRST + "reverse_over_forward", "if empty.any():", "if False:"),
     # ---- dropout
     "another seed in the backward": planted(
         functions_module, "gradients reverse_over_forward", "O, L, how._replace(seed=seed), needs)", "O, L, how._replace(seed=None if seed is None else seed + 1), needs)"),
     "another seed in the tangent": planted(
-        functions_module, "tangent forward_over_reverse", "B_dot, Q, K, V, B, how._replace(seed=seed))", "B_dot, Q, K, V, B, how._replace(seed=None if seed is None else seed + 1))"),
+        functions_module, "tangent forward_over_reverse", "operators.jvp(*inputs, how._replace(seed=seed)", "operators.jvp(*inputs, how._replace(seed=None if seed is None else seed + 1)"),
     "another seed in the double backward": planted(
         functions_module, SECOND + "reverse_over_forward", "operators.second(*inputs, how._replace(seed=seed)", "operators.second(*inputs, how._replace(seed=None if seed is None else seed + 1)"),
     "another seed in the third order": planted(
@@ -151,9 +151,9 @@ MISTAKES = {
 
 
 @contextmanager
-def mistake(name):
+def mistake(name, among=MISTAKES):
     """Within it, the functions of the module run the mistaken text; who has them by name has them so too."""
-    planted = MISTAKES[name]
+    planted = among[name]
     text = inspect.getsource(planted.module)
     for right, wrong in planted.written:
         assert text.count(right) == 1, f"{right!r} stands {text.count(right)} times in {planted.module.__name__}"

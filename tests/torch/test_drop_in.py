@@ -54,11 +54,12 @@ def uneven(*outputs):
     return sum((torch.linspace(1, 2, y.numel(), dtype=y.dtype).view(y.shape) * y).sin().sum() for y in outputs)
 
 
-def test_the_signature_is_that_of_pytorch():
+def test_the_signature_is_that_of_pytorch_and_more_by_name():
     signature = inspect.signature(attention)
     names = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
     assert str(inspect.Signature(names)) == (
-        "(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False)"
+        "(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False,"
+        " *, softcap=None, sinks=None, window=None, alibi_slopes=None)"
     )
 
 

@@ -43,6 +43,10 @@ CASES = {
     "causal, dropout, wide values": dict(is_causal=True, dropout_p=0.3, d_v=7),
     "negative scale": dict(scale=-0.3, is_causal=True),
     "groups": dict(enable_gqa=True, H=2),
+    "a cap": dict(softcap=2.0),
+    "a window": dict(window=(300, 20)),
+    "sinks and slopes": dict(of_heads=("sinks", "alibi_slopes")),
+    "all of them": dict(of_heads=("sinks", "alibi_slopes"), softcap=2.0, window=(900, 0)),
 }
 
 
@@ -56,19 +60,21 @@ def short_strips():
 def problem(case):
     """A function and what it is differentiated with; a bias that is the same for all queries moves too."""
     case = dict(CASES[case])
-    H, d_v = case.pop("H", 1), case.pop("d_v", 4)
+    H, d_v, of_heads = case.pop("H", 1), case.pop("d_v", 4), case.pop("of_heads", ())
     x = [drawn(1, H, n, 4), drawn(1, 1, m, 4), drawn(1, 1, m, d_v)]
     if case.get("attn_mask") is not None and case["attn_mask"].shape == (1, m) and case["attn_mask"].is_floating_point():
         x.append(case.pop("attn_mask"))
+    x += [drawn(H) for _ in of_heads]
 
-    def f(Q, K, V, *mask):
-        return sdpa(Q, K, V, *mask, **case)
+    def f(Q, K, V, *more):
+        mask, more = more[: len(more) - len(of_heads)], more[len(more) - len(of_heads) :]
+        return sdpa(Q, K, V, *mask, **dict(zip(of_heads, more)), **case)
 
     x_bar = tuple(torch.randn_like(y) for y in x)
     return f, tuple(x), x_bar, x_bar, drawn(1, H, n, d_v), drawn(1, H, n, d_v)
 
 
-ALL = "numbers", "causal, dropout, wide values"  # in the other cases, one that stands for each of the passes
+ALL = "numbers", "causal, dropout, wide values", "all of them"  # in the other cases, one that stands for each of the passes
 
 
 @pytest.mark.parametrize("case, derivative", [

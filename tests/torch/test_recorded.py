@@ -30,6 +30,9 @@ CASES = {
     "causal": (lambda q, k, v, m: attention(q, k, v, is_causal=True, scale=0.3, enable_gqa=True), SHARED),
     "the function itself": (attention, ((2, 4, 5, 8), (2, 4, 6, 8), (2, 4, 6, 3), (2, 1, 5, 6))),
     "two axes": (lambda q, k, v, m: attention(q[0, 0], k[0, 0], v[0, 0]), SHARED),
+    "a cap and a window": (lambda q, k, v, m: attention(q, k, v, softcap=2, window=(3, 1), enable_gqa=True), SHARED),
+    "sinks and slopes": (lambda q, k, v, m: attention(q, k, v, sinks=m[0, 0, 0, :4], alibi_slopes=m[0, 0, 1, :4],
+                                                      enable_gqa=True), SHARED),
 }
 cases = pytest.mark.parametrize("case", CASES)
 
@@ -160,17 +163,19 @@ def operator_calls(dtype=torch.float64, **how):
     Q, K, V, B, dO = (y.to(dtype) for y in numbers((2, 3, 5, 4), (2, 1, 6, 4), (2, 1, 6, 4), (5, 6), (2, 3, 5, 4)))
     dots = [y.to(dtype) for y in numbers((2, 3, 5, 4), (2, 1, 6, 4), (2, 1, 6, 4), (5, 6), (2, 3, 5, 4), seed=1)]
     how = How(0.5, **how)
-    same = how.seed, how.scale, how.causal, how.dropout
-    O, L = kernels.forward(Q, K, V, B, how)
+    (S,) = numbers((3, 1, 2)) if how.slopes else [None]
+    O, L = kernels.forward(Q, K, V, B, S, how)
+    has = S is not None
     return {
-        "forward": (Q, K, V, B, *same),
-        "vjp": (dO, Q, K, V, B, O, L, *same, [True, False, True, True]),
-        "jvp": (*dots[:3], None, Q, K, V, B, *same),
-        "second": (dots[4], *dots[:4], dO, Q, K, V, B, *same, [True, True, False, True, True]),
+        "forward": (Q, K, V, B, S, *how),
+        "vjp": (dO, Q, K, V, B, S, O, L, *how, [True, False, True, True, has]),
+        "jvp": (*dots[:3], None, S, Q, K, V, B, S, *how),
+        "second": (dots[4], *dots[:4], None, dO, Q, K, V, B, S, *how, [True, True, False, True, True, has]),
     }
 
 
-@pytest.mark.parametrize("options", [{}, dict(causal=True), dict(dtype=torch.bfloat16), dict(dropout=0.4, seed=torch.tensor(7))])
+@pytest.mark.parametrize("options", [{}, dict(causal=True), dict(dtype=torch.bfloat16), dict(dropout=0.4, seed=torch.tensor(7)),
+                                     dict(softcap=1.5, left=2, right=1, slopes=True)])
 @pytest.mark.parametrize("name", ["forward", "vjp", "jvp", "second"])
 def test_each_operator_is_what_pytorch_asks_of_one(name, options):
     given = operator_calls(**options)[name]

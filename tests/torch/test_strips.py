@@ -7,8 +7,8 @@ import torch
 from torch.func import jvp, vjp
 
 from attnmath._words.tolerance import DROP_IN
-from attnmath.torch import strips, tiles
-from attnmath.torch.how import How
+from attnmath.torch import scores, strips, tiles
+from attnmath.torch.how import How, placed
 from attnmath.torch.tiles import Work, broadcast_leading, group_steps
 from by_definition import apart, by_autograd, plain
 from strips import cut_into
@@ -18,13 +18,14 @@ SEED = torch.tensor(5)
 
 
 class Case(NamedTuple):
-    """The leading axes of Q, K, V; n, m, d_k, d_v; the shape and kind of B; how."""
+    """The leading axes of Q, K, V; n, m, d_k, d_v; the shape and kind of B; how; the leading axes of S."""
 
     leads: tuple
     sizes: tuple
     B: tuple | None = None
     kind: str = ""
     how: How = How(0.4)
+    S: tuple | None = None
 
 
 ALONE, GROUPS = ((1,),) * 3, ((2, 2, 3), (2, 2, 1), (2, 2, 1))
@@ -43,6 +44,22 @@ CASES = {
     "dropout": Case(((2, 3),) * 3, (5, 6, 3, 2), how=How(0.4, False, 0.3, SEED)),
     "dropout and all else": Case(GROUPS, (6, 4, 3, 2), (2, 1, 3, 6, 4), "hidden", How(-0.7, True, 0.5, SEED)),
     "dropout, V has more heads": Case(((1, 2), (1, 2), (3, 2)), (5, 4, 3, 2), how=How(1.0, False, 0.5, SEED)),
+    "a cap": Case(((2, 3),) * 3, (5, 6, 3, 2), how=How(1.3, softcap=0.8)),
+    "a cap and all else": Case(GROUPS, (6, 4, 3, 2), (2, 1, 3, 6, 4), "hidden", How(-0.7, True, 0.5, SEED, 1.2)),
+    "a window": Case(((2, 3),) * 3, (9, 9, 3, 2), how=How(0.4, left=2, right=1)),
+    "a window, more keys": Case(((2, 3),) * 3, (4, 9, 3, 2), how=How(0.4, left=1, right=2)),
+    "a window, fewer keys": Case(GROUPS, (9, 5, 3, 2), how=How(0.4, left=2, right=0)),
+    "a window to the left alone": Case(ALONE, (6, 8, 3, 2), how=How(0.4, left=1)),
+    "a window to the right alone": Case(ALONE, (8, 5, 3, 2), how=How(0.4, right=1)),
+    "a causal window": Case(ALONE, (7, 9, 3, 2), how=How(0.4, True, left=3, right=0)),
+    "a window of one key": Case(ALONE, (7, 7, 3, 2), how=How(0.4, left=0, right=0)),
+    "a window, a bias and dropout": Case(GROUPS, (6, 7, 3, 2), (3, 6, 7), "hidden", How(0.4, False, 0.3, SEED, None, 2, 1)),
+    "sinks": Case(((2, 3),) * 3, (5, 6, 3, 2), how=How(0.9), S=(3,)),
+    "sinks, hidden rows": Case(((2, 3),) * 3, (5, 6, 3, 2), (3, 5, 6), "hidden", How(1.3), S=(2, 3)),
+    "sinks of groups": Case(GROUPS, (4, 5, 3, 2), how=How(0.4, True), S=(2, 3)),
+    "slopes": Case(((2, 3),) * 3, (5, 6, 3, 2), how=How(0.9, slopes=True), S=(3,)),
+    "slopes and booleans": Case(GROUPS, (6, 4, 3, 2), (2, 1, 1, 6, 4), "boolean", How(0.9, slopes=True), S=(2, 2, 3)),
+    "all of them": Case(GROUPS, (7, 6, 3, 2), (3, 7, 6), "hidden", How(0.9, True, 0.3, SEED, 1.5, 3, 2, True), S=(2, 3)),
 }
 CUTS = {  # rows, numbers of a strip and of a tile
     "one tile": (512, 2**20, 2**20),
@@ -61,7 +78,7 @@ def cut(request):
 
 
 def made(case):
-    """Q, K, V, B, with numbers that no two derivatives share."""
+    """Q, K, V, B, S, with numbers that no two derivatives share."""
     rng = torch.Generator().manual_seed(1)
     n, m, d_k, d_v = case.sizes
     shapes = [(*lead, *size) for lead, size in zip(case.leads, ((n, d_k), (m, d_k), (m, d_v)))]
@@ -72,7 +89,8 @@ def made(case):
         B[..., -1, : B.shape[-1] // 2], B[..., 0, :] = True, False
     if case.kind == "hidden":
         B[..., ::2, 1], B[..., -2, :] = -INF, -INF
-    return Q, K, V, B
+    S = None if case.S is None else torch.randn(*case.S, 1, 2, generator=rng, dtype=torch.float64)
+    return Q, K, V, B, S
 
 
 def factors(Q, K, how):
@@ -88,25 +106,30 @@ def factors(Q, K, how):
 
 def errors(case):
     """Of the four functions, with all that is there moving."""
-    Q, K, V, B = made(case)
-    moves = B is not None and B.dtype != torch.bool
-    x, how = (Q, K, V, B)[: 4 if moves else 3], case.how
+    Q, K, V, B, S = made(case)
+    moving = (True, True, True, B is not None and B.dtype != torch.bool, S is not None)
+    how = case.how
+    x = [y for y, moves in zip((Q, K, V, B, S), moving) if moves]
 
-    def definition(Q, K, V, mask=B):
-        return plain(Q, K, V, mask, R, how.causal, how.scale)
+    def definition(*x):
+        Q, K, V, *rest = x
+        mask = rest.pop(0) if moving[3] else B
+        slopes, sinks = rest[0][..., 0, :].unbind(-1) if rest else (None, None)
+        return plain(Q, K, V, mask, R, how.causal, how.scale, softcap=how.softcap, window=(how.left, how.right),
+                     sinks=sinks, alibi_slopes=slopes if how.slopes else None)
 
     R = factors(Q, K, how)
     O = definition(*x)
     dO, dO_dot = (torch.randn_like(O) for _ in range(2))
     x_dot, x_bar = ([torch.randn_like(y) for y in x] for _ in range(2))
     want = by_autograd(definition, x, x_dot, x_bar, dO, dO_dot)
-    none, needs = [None] * (4 - len(x)), (True, True, True, moves)
+    x_dot, x_bar, inputs = placed(x_dot, moving), placed(x_bar, moving), (Q, K, V, B, S, how)
     got = dict(
-        output=(strips.forward(Q, K, V, B, how),),
-        gradients=strips.vjp(dO, Q, K, V, B, how, needs=needs),
-        tangent=strips.jvp(*x_dot, *none, Q, K, V, B, how),
-        double_backward=strips.second(None, *x_bar, *none, dO, Q, K, V, B, how, needs=(True, *needs)),
-        forward_over_reverse=strips.second(dO_dot, *x_dot, *none, dO, Q, K, V, B, how, needs=(True, *needs)),
+        output=(strips.forward(*inputs),),
+        gradients=strips.vjp(dO, *inputs, needs=moving),
+        tangent=strips.jvp(*x_dot, *inputs),
+        double_backward=strips.second(None, *x_bar, dO, *inputs, needs=(True, *moving)),
+        forward_over_reverse=strips.second(dO_dot, *x_dot, dO, *inputs, needs=(True, *moving)),
     )
     return {name: apart([y for y in got[name] if y is not None], want[name]) for name in got}
 
@@ -119,7 +142,7 @@ def test_each_derivative(name, cut):
 
 MISTAKES = {
     "no mu": ("softmax_tangent", lambda P, F, mu: F),
-    "no D": ("softmax_back", lambda P, dP, out: torch.mul(P, dP, out=out)),
+    "no D": ("softmax_back", lambda P, dP, out: (torch.mul(P, dP, out=out), 0)),
     "no P dP_dot": ("tangent_of_back", lambda P, P_dot, dP, dP_dot, out: P_dot.mul_(dP)),
     "the last part alone": ("add_products", lambda total, *pairs: [total.copy_(a @ b) for a, b in pairs if a is not None]),
 }
@@ -146,15 +169,15 @@ def test_other_factors_on_a_later_pass_are_seen(monkeypatch):
     assert passed[:18] == [0, 1, 2] * 6 and min(found.values()) > 1e-3
 
 
-MOVING = [tuple(bool(k >> i & 1) for i in range(5)) for k in range(32)]
+MOVING = [tuple(bool(k >> i & 1) for i in range(6)) for k in range(64)]
 
 
 @pytest.mark.parametrize("moving", MOVING)
 def test_a_tangent_of_none_is_zero(moving):
-    case = CASES["dropout and all else"]
-    Q, K, V, B = made(case)
-    dO = torch.randn_like(strips.forward(Q, K, V, B, case.how))
-    inputs = dO, Q, K, V, B
+    case = CASES["all of them"]
+    x = made(case)
+    dO = torch.randn_like(strips.forward(*x, case.how))
+    inputs = dO, *x
     dots = [torch.randn_like(x) if moves else None for x, moves in zip(inputs, moving)]
     zeros = [torch.zeros_like(x) if dot is None else dot for x, dot in zip(inputs, dots)]
     pairs = [(strips.second(*x, *inputs, case.how), strips.jvp(*x[1:], *inputs[1:], case.how)) for x in (dots, zeros)]
@@ -164,10 +187,10 @@ def test_a_tangent_of_none_is_zero(moving):
 
 @pytest.mark.parametrize("needs", MOVING)
 def test_what_is_not_needed_is_none_and_the_rest_stays(needs):
-    case = CASES["dropout and all else"]
+    case = CASES["all of them"]
     inputs = *made(case), case.how
     dO = torch.randn_like(strips.forward(*inputs))
-    dots = [torch.randn_like(x) for x in (dO, *inputs[:4])]
+    dots = [torch.randn_like(x) for x in (dO, *inputs[:5])]
     pairs = (
         (strips.second(*dots, dO, *inputs, needs=needs), strips.second(*dots, dO, *inputs), needs),
         (strips.vjp(dO, *inputs, needs=needs[1:]), strips.vjp(dO, *inputs), needs[1:]),
@@ -181,28 +204,29 @@ def test_what_is_not_needed_is_none_and_the_rest_stays(needs):
 def test_without_rows_or_keys_all_is_zero(n, m):
     Q, K, V, B = (torch.ones(2, *shape) for shape in ((n, 3), (m, 3), (m, 4), (n, m)))
     dO = torch.ones(2, n, 4)
-    inputs = Q, K, V, B, How(1.0, True, 0.1, SEED)
+    S = torch.ones(2, 1, 2)
+    inputs = Q, K, V, B, S, How(1.0, True, 0.1, SEED, 2.0, 1, 1, True)
     results = (
         strips.forward(*inputs),
         *strips.vjp(dO, *inputs),
-        *strips.jvp(Q, K, V, B, *inputs),
-        *strips.second(dO, Q, K, V, B, dO, *inputs),
+        *strips.jvp(Q, K, V, B, S, *inputs),
+        *strips.second(dO, Q, K, V, B, S, dO, *inputs),
     )
-    shapes = [x.shape for x in (dO, Q, K, V, B, dO, dO, dO, Q, K, V, B)]
+    shapes = [x.shape for x in (dO, Q, K, V, B, S, dO, dO, dO, Q, K, V, B, S)]
     assert [x.shape for x in results] == shapes and not any(x.any() for x in results)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_numbers_of_16_bits_are_summed_in_float32_and_rounded_once(dtype):
-    case = CASES["hidden by numbers"]
+    case = CASES["sinks, hidden rows"]
     short = [x.to(dtype) for x in made(case)]
     long = [x.float() for x in short]
     dO = torch.ones(2, 3, 5, 2, dtype=dtype)
     for got, want in (
         (strips.vjp(dO, *short, case.how), strips.vjp(dO.float(), *long, case.how)),
         (strips.jvp(*map(torch.ones_like, short), *short, case.how), strips.jvp(*map(torch.ones_like, long), *long, case.how)),
-        (strips.second(dO, None, *short[1:3], None, dO, *short, case.how),
-         strips.second(dO.float(), None, *long[1:3], None, dO.float(), *long, case.how)),
+        (strips.second(dO, None, *short[1:3], None, None, dO, *short, case.how),
+         strips.second(dO.float(), None, *long[1:3], None, None, dO.float(), *long, case.how)),
     ):
         assert all(torch.equal(x, y.to(dtype)) for x, y in zip(got, want, strict=True))
 
@@ -254,8 +278,8 @@ def test_leading_axes_broadcast_as_those_of_torch(shapes):
 def test_a_boolean_mask_as_numbers():
     room = torch.empty(2, 3)
     B = torch.tensor([[True], [False]])
-    assert tiles.mask_as_numbers(B, room).tolist() == [[0.0], [-INF]]
-    assert tiles.mask_as_numbers(room, None) is room
+    assert scores.mask_as_numbers(B, room).tolist() == [[0.0], [-INF]]
+    assert scores.mask_as_numbers(room, None) is room
 
 
 @pytest.mark.parametrize("offsets", [(30, 0), (0, 30), (30, 30)])
@@ -268,7 +292,7 @@ def test_what_keys_or_values_have_in_common_costs_no_more_digits_than_without_st
 
     def both(number):
         x = [y.to(number) for y in (Q, K, V, dO, *x_dot)]
-        ours = strips.second(None, *x[4:], None, x[3], *x[:3], None, how, needs=(True,) * 4 + (False,))
+        ours = strips.second(None, *x[4:], None, None, x[3], *x[:3], None, None, how, needs=(True,) * 4 + (False,) * 2)
 
         def gradients(*y):
             return vjp(lambda *z: plain(*z, scale=how.scale), *y)[1](x[3])
@@ -285,16 +309,16 @@ def test_where_one_key_is_seen_no_score_matters():
     Q, K, V, dO, *x_dot = torch.randn(7, 1, 9, 24, generator=torch.Generator().manual_seed(3))
     B = torch.arange(9) == 8
     with cut_into(4, 100, 12):
-        _, dQ_dot, dK_dot, _, _ = strips.second(None, *x_dot, None, dO, 1e4 * Q, K, V, B, How(0.5))
+        _, dQ_dot, dK_dot, *_ = strips.second(None, *x_dot, None, None, dO, 1e4 * Q, K, V, B, None, How(0.5))
     assert not dQ_dot.any() and not dK_dot.any()
 
 
 def test_inputs_are_not_modified():
-    case = CASES["dropout and all else"]
+    case = CASES["all of them"]
     inputs = made(case)
-    dO = torch.ones(2, 2, 3, 6, 2, dtype=torch.float64)
+    dO = torch.ones(2, 2, 3, 7, 2, dtype=torch.float64)
     kept = [x.clone() for x in (dO, *inputs)]
     strips.vjp(dO, *inputs, case.how)
-    strips.jvp(*inputs[:3], None, *inputs, case.how)
-    strips.second(dO, *inputs[:3], None, dO, *inputs, case.how)
+    strips.jvp(*inputs[:3], None, inputs[4], *inputs, case.how)
+    strips.second(dO, *inputs[:3], None, inputs[4], dO, *inputs, case.how)
     assert all(map(torch.equal, (dO, *inputs), kept))
