@@ -12,7 +12,7 @@ from attnmath import examine
 from attnmath._examine.diagnosis.coefficients import from_terms
 from attnmath._examine.diagnosis.diagnosis import diagnose
 from attnmath._examine.diagnosis.trial import Failure
-from attnmath._examine.mistakes.mistakes import GENERATED, MISTAKES
+from attnmath._examine.mistakes.mistakes import GENERATED, IN_TILES, MISTAKES
 from attnmath._examine.mistakes.modes import in_way_back, modes
 from attnmath._examine.problems.bounds import spans, where_in_words
 from attnmath._examine.problems.case import Answer, Case, Conventions
@@ -94,14 +94,16 @@ def test_every_edit_that_is_generated_is_one():
     """In some setting it changes something, in each of its directions it can be computed, and no title stands twice."""
     r = np.random.default_rng(9)
     wide = Case(*(r.normal(size=(2, 2, n, 134)) for n in (3, 5, 5, 3)))
-    shared = case(bias=r.normal(size=(1, 1, 4, 6)))
-    settings = [(x, Steps(x)) for x in (*SETTINGS, wide, shared)]
-    for mistake in GENERATED:
+    biased = [case(bias=r.normal(size=shape)) for shape in ((1, 1, 4, 6), (2, 6, 1, 6), (2, 6, 4, 1))]
+    long = Case(*(r.normal(size=(3, 2, n, 5)) for n in (134, 130, 130, 134)))
+    settings = [(x, Steps(x)) for x in (*SETTINGS, wide, *biased, long, case(n=7, m=4))]
+    for mistake in (*GENERATED, *IN_TILES):
         answers = ((right, right.changed(changes).answer()) for x, right in settings
                    for _, change in mistake.forms(x, Conventions()) for _, changes in modes(change))
         assert any(a.shape != b.shape or not np.allclose(a, b) for right, wrong in answers
                    for a, b in zip(wrong, right.answer()) if a is not None), mistake.title
-    assert len({m.title for m in GENERATED}) == len(GENERATED)
+    every = [*GENERATED, *IN_TILES]
+    assert len({m.title for m in every}) == len(every)
 
 
 def test_every_formula_stands_where_it_is_said_to():

@@ -61,7 +61,7 @@ def diagnose(
 
     more: problems that have not been tried, which ask tries; alone: only one edit
     """
-    trials = sorted(trials, key=lambda f: (not f.wrong, not f.telling, f.size))
+    trials = sorted(trials, key=lambda f: (not f.wrong, not f.telling, f.case.Q.shape[2] == 1, f.size))
     failures = [f for f in trials if f.wrong]
     for f in (failures[0], failures[-1], trials[-1]):
         if ask is not None and not sameness(f, ask(f.case)):
@@ -97,8 +97,8 @@ def named(
     for proposals in proposed:
         proofs = [one for edits in proposals if (one := proof(edits, trials))]
         proofs = [one for one in proofs if one.always] or proofs
-        proofs.sort(key=lambda one: (sum(e.where in KERNELS.values() for e in one.edits), reach(one, failures[0])))
-        proofs = proofs[:MOST_PROOFS]
+        proofs.sort(key=lambda one: (apart(one), reach(one, failures[0])))
+        proofs = [one for one in proofs if apart(one) == apart(proofs[0])][:MOST_PROOFS]
         fresh = fresh_trials(more, ask, proofs, failures[0].case) if ask and proofs else []
         proofs = [again for one in proofs if (again := proof(one.edits, [*trials, *fresh]))]
         listed = [one for one in proofs if all(e.mistake in NAMED for e in one.edits)]
@@ -108,6 +108,11 @@ def named(
         if proofs and (found := said(proofs, failures, len(trials), fresh, ask, more)):
             return found
     return []
+
+
+def apart(one: Proof) -> int:
+    """How many of its edits are in one kernel of several: it is said plainer without."""
+    return sum(e.where in KERNELS.values() for e in one.edits)
 
 
 def reach(one: Proof, f: Failure) -> int:

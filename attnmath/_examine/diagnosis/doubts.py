@@ -79,13 +79,15 @@ def _added(candidate: Candidate, means: Conventions, sizes: Sizes) -> Finding | 
 
 def _other_axes(candidate: Candidate, means: Conventions, sizes: Sizes) -> Finding | None:
     """That a mask of fewer axes is taken as well, and in no form hides what it says."""
-    many = 1 + max(sizes.H, sizes.m)  # batch elements: no other axis is as long, so that none is taken for it
-    case = small_problem(replace(sizes, n=sizes.m, b=many), np.random.default_rng(0))
     if not {"b", "h"} <= set(means.layout or "bhsd"):
         return None
-    if not _hides(candidate, means, replace(case, keep=_drawn(case, means.mask_axes or "bnm"))):
-        return None  # one for each batch element is taken wrongly, or so many are not: that is another matter
-    for axes in ("bm", "bnm"):
+    # No other axis is as long, so that none is taken for it: cut where there are more, or broadcast.
+    for axes, b in (("bm", sizes.b), ("bnm", 1 + max(sizes.H, sizes.m))):
+        case = small_problem(replace(sizes, n=sizes.m, b=b), np.random.default_rng(0))
+        if b in (1, sizes.m, sizes.H) or sizes.H == sizes.m:
+            continue
+        if not _hides(candidate, means, replace(case, keep=_drawn(case, means.mask_axes or "bnm"))):
+            continue  # one for each batch element is taken wrongly, or so many are not: that is another matter
         masked = replace(case, keep=_drawn(case, axes))
         alike = [form for form in MASK_FORMS if form.startswith("add") is (means.mask or "").startswith("add")]
         forms = (means.told(mask=form, mask_axes=axes) for form in alike)

@@ -104,7 +104,8 @@ def _over(x: np.ndarray, axis: int) -> np.ndarray:
 
 OF_BIAS: dict[str, Operator] = {
     **{f"is a mean over the {many} that share the bias, not a sum":
-       over_shared(lambda x, axis: x / x.shape[axis], axis, True) for axis, many in enumerate(MANY.values())},
+       over_shared(lambda x, axis: x / x.shape[axis], axis, True)
+       for axis, many in enumerate(MANY.values()) if many != "keys"},  # over the keys the sum is 0
     **{f"is summed over the {many}, of which each has its own bias": over_shared(_over, axis, False)
        for axis, many in enumerate(MANY.values())},
     "is that of the first place where the bias is broadcast, not a sum": first_of_broadcast(0, 1, 2, 3),
