@@ -27,7 +27,6 @@ def scaled_dot_product_attention(
     -> (..., n, d_v)
 
     What PyTorch's function lacks is given by name:
-
     softcap: scaled scores s become softcap tanh(s / softcap), before anything is added.
     window (left, right): query i sees the keys from i + m - n - left to i + m - n + right
     (the last query stands at the last key, as in flash-attn); None: no end on that side.

@@ -379,10 +379,10 @@ def causal_triangle_in_halves():
             return torch.exp(s - lse) @ v, lse
         h = n // 2
         first, flse = triangle(q[..., :h, :], k[..., :h, :], v[..., :h, :])
-        a, alse = square(q[..., h:, :], k[..., :h, :], v[..., :h, :])
-        b, blse = triangle(q[..., h:, :], k[..., h:, :], v[..., h:, :])
-        lse = torch.logaddexp(alse, blse)
-        second = a * torch.exp(alse - lse) + b * torch.exp(blse - lse)
+        a, a_lse = square(q[..., h:, :], k[..., :h, :], v[..., :h, :])
+        b, b_lse = triangle(q[..., h:, :], k[..., h:, :], v[..., h:, :])
+        lse = torch.logaddexp(a_lse, b_lse)
+        second = a * torch.exp(a_lse - lse) + b * torch.exp(b_lse - lse)
         return torch.cat([first, second], -2), torch.cat([flse, lse], -2)
 
     def fn(q, k, v):
