@@ -220,7 +220,7 @@ class Scaled:
 
     def __call__(self, do, q, k, v, scale=None, bias=None):
         c = q.shape[-1] ** -0.5 if scale is None else scale
-        A = q @ k.mT * self.step("c", c, q)
+        A = q @ k.mT * c
         A = A if bias is None else A + bias
         P = torch.exp(A - self.step("L", A.logsumexp(-1, keepdim=True), A))
         D = self.step("D", (do * (A.softmax(-1) @ v)).sum(-1, keepdim=True), do * (A.softmax(-1) @ v))
@@ -239,7 +239,6 @@ def shifted(x, t):
 
 @pytest.mark.parametrize("wrong, options, words", [
     (dict(c_of_dK=lambda c, q: q.shape[-1] ** -0.5), ["scale"], "the scale gamma is the usual one, where another is given"),
-    (dict(c=lambda c, q: (-(-q.shape[-1] // 32) * 32) ** -0.5, c_of_dK=lambda c, q: c), [], ""),
     (dict(L=lambda L, A: A[..., : (A.shape[-1] - 1) // 4 * 4 or None].logsumexp(-1, keepdim=True)), [],
      "L lacks the last tile of 4 keys"),
     (dict(D=lambda D, x: x[..., : 3 * x.shape[-1] // 4].sum(-1, keepdim=True)), [],
@@ -276,6 +275,13 @@ def test_heads_that_read_what_is_not_theirs(keys, bias, words):
 
     said = titles(on(attend, options={"bias": "added"}))
     assert any(words in title for title in said), said
+
+
+def test_a_scale_of_padded_heads():
+    def attend(q, k, v):
+        return (q @ k.mT * (-(-q.shape[-1] // 32) * 32) ** -0.5).softmax(-1) @ v
+
+    assert titles(on(attend)) == ["the scale is 1/sqrt of d_k rounded up to a multiple of 32"]
 
 
 def test_a_scale_that_is_missing_for_one_query():

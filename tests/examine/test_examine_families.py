@@ -218,7 +218,7 @@ def test_every_trait_occurs_and_holds():
         square = [getattr(c, name) for c in given if word in c.traits and c.sizes["n"] == c.sizes["m"]]
         assert any((x != x.swapaxes(-1, -2)).any() for x in square)
     shapes = {tuple(k > 1 for k in c.bias.shape) for c in given if c.bias is not None}
-    assert len(shapes) == 4 and any(np.isneginf(c.bias).any() for c in given if c.bias is not None)
+    assert len(shapes) == 5 and any(np.isneginf(c.bias).any() for c in given if c.bias is not None)
     assert {c.scale for c in given} == {None, 0.3, -0.3}
 
 

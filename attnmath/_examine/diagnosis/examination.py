@@ -26,8 +26,7 @@ from attnmath._examine.report.report import UNLISTED, Finding, Report, TriedProb
 from attnmath._words.tolerance import CONSTANT
 from attnmath.rounding.formats import unit_roundoff
 
-# Threads that add in whatever order; numbers far below the largest that are lost: it may still be right.
-HAZARDS = ("unordered_sums", "small_lost")
+HAZARDS = ("unordered_sums", "small_lost")  # with them it may still be right
 AGAIN = 6  # problems that failed, the smallest, are given again before anything is named
 REFUSALS = ("raises", "options", "slow")
 # With these, the numbers say nothing about the formulas.
@@ -88,7 +87,8 @@ class Examination:
             found = self._contract() or extent.never_taken(self.problems, self.candidate)
             return self._report("not judged", found + extent.refusals(self.problems, self.faults))
         self._again()
-        found = self._diagnosed() if self.failures else fewer_axes(self.candidate, self.means, self.asked)
+        found = self._diagnosed() if self.failures else fewer_axes(
+            self.candidate, self.means, self.asked, self.without)
         if self.reference:
             self.notes.append(self.reference.finding())
             self.means = self.reference.shown(self.means)

@@ -96,6 +96,8 @@ class Taken:
 def _on_axes(kind: str, axes: str) -> str:
     """The kind of mask or bias, of those that differ along these axes alone, that is nearest; "" for none."""
     own = {"all": "bhn", "heads": "hn", "hidden": "hn", "batch": "bn", "shared": "n", "empty": "n", "padding": "b"}
+    if kind == "keys":
+        return ""  # it has no axis of the queries
     kept = "".join(letter for letter in own[kind] if letter in axes)
     if kept == own[kind]:
         return kind
