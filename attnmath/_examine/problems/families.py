@@ -134,7 +134,6 @@ SETTINGS = [
     Draft("gaussian, bias", (2, 3, 3, 5, 7, 16, 16), bias="all"),
     Draft("gaussian, bias of each head", (2, 3, 3, 5, 7, 16, 16), bias="heads"),
     Draft("gaussian, bias of each item", (2, 3, 3, 5, 7, 16, 16), bias="batch"),
-    Draft("gaussian, bias of each key", (2, 3, 3, 5, 7, 16, 16), bias="keys"),
     Draft("gaussian, bias, n = m", (2, 3, 3, 7, 7, 16, 16), bias="heads"),
     Draft("gaussian, strided bias", (2, 3, 3, 5, 7, 16, 16), bias="all", also=("strided inputs",)),
     Draft("gaussian, shared bias", (2, 3, 3, 5, 7, 16, 16), bias="shared"),
@@ -190,6 +189,7 @@ SETTINGS = [
     Draft("gaussian, groups, bias", (2, 4, 2, 5, 7, 16, 16), bias="all"),
     Draft("gaussian, causal, bias", (2, 3, 3, 5, 7, 16, 16), causal=True, bias="heads"),
     Draft("gaussian, mask, scale", (2, 3, 3, 5, 7, 16, 16), mask="batch", scale=0.3),
+    Draft("gaussian, bias of each key", (2, 3, 3, 5, 7, 16, 16), bias="keys"),
 ]
 
 
