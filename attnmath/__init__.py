@@ -52,6 +52,16 @@ from attnmath._formulas.masks import window_mask as window_mask
 from attnmath._formulas.merge import merge as merge
 from attnmath._formulas.merge import merge_jvp as merge_jvp
 from attnmath._formulas.merge import merge_vjp as merge_vjp
+from attnmath._formulas.positions import alibi as alibi
+from attnmath._formulas.positions import alibi_jvp as alibi_jvp
+from attnmath._formulas.positions import alibi_vjp as alibi_vjp
+from attnmath._formulas.positions import relative_buckets as relative_buckets
+from attnmath._formulas.positions import rotary as rotary
+from attnmath._formulas.positions import rotary_jvp as rotary_jvp
+from attnmath._formulas.positions import rotary_vjp as rotary_vjp
+from attnmath._formulas.positions import table_bias as table_bias
+from attnmath._formulas.positions import table_bias_jvp as table_bias_jvp
+from attnmath._formulas.positions import table_bias_vjp as table_bias_vjp
 from attnmath._formulas.projections import linear as linear
 from attnmath._formulas.projections import linear_jvp as linear_jvp
 from attnmath._formulas.projections import linear_vjp as linear_vjp

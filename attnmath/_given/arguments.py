@@ -61,8 +61,8 @@ class Shape(NamedTuple):
 class KnownSizes:
     """What the arrays seen so far say: sizes by name, the leading axes of each, and of all."""
 
-    def __init__(self) -> None:
-        self.sizes: dict[str, int] = {"1": 1}
+    def __init__(self, counts: dict[str, int] | None = None) -> None:
+        self.sizes: dict[str, int] = {"1": 1} | (counts or {})
         self.leads: dict[str, tuple] = {"": ()}
 
     def takes(self, letter: Any, own: tuple) -> bool:

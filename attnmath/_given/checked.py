@@ -41,9 +41,9 @@ def no_tuple(letter: Argument, x: Any) -> str:
     return f"{letter.name} is a {type(x).__name__}; it needs to be {kind}, a named tuple of {fields}"
 
 
-def misshapen(letter: Argument, own: tuple, seen: Seen) -> str:
-    """About an array whose shape does not fit those that were seen before it."""
-    known, shape = KnownSizes(), letter.shape
+def misshapen(letter: Argument, own: tuple, seen: Seen, counts: dict[str, int]) -> str:
+    """About an array whose shape does not fit those that were seen before it, and sizes that are given."""
+    known, shape = KnownSizes(counts), letter.shape
     for other, its in seen:
         known.takes(other, its)
     axes, has = shape.options[0], f"{letter.name} has shape {own}; "
@@ -106,6 +106,7 @@ class Check:
         self.shaped = sorted(shaped, key=lambda x: 2 if x[1].exact else x[1].shape.spreads)
         self.conditions = [(k, x, c) for k, x in self.shaped if not x.exact for c in x.conditions]
         self.scales = [k for k, x in letters if x.name == "gamma"]
+        self.counted = [(k, x) for k, x in enumerate(self.arguments) if x.base is int and not x.optional]
         places = {x.name: k for k, x in letters}
         self.tangents = [(k, x, places[x.belongs]) for k, x in letters if x.moves]
 
@@ -162,12 +163,13 @@ class Check:
 
     def known(self, name: str, x: list) -> KnownSizes:
         """What all shapes say together; a ValueError for the first that says something else."""
-        known = KnownSizes()
+        counts = {letter.name: x[k] for k, letter in self.counted}
+        known = KnownSizes(counts)
         for j, (k, letter) in enumerate(self.shaped):
             one = x[k]
             if one is not None and not known.takes(letter, () if is_number(one) else tuple(one.shape)):
                 seen = [(other, shape(x[i])) for i, other in self.shaped[:j] if x[i] is not None]
-                raise ValueError(f"{name}: {misshapen(letter, shape(one), seen)}")
+                raise ValueError(f"{name}: {misshapen(letter, shape(one), seen, counts)}")
         return known
 
 

@@ -8,7 +8,7 @@ from attnmath._given import letters as given_letters
 from attnmath._given import masks
 from attnmath._given.arguments import PLAIN, arguments
 
-SIZES = {"n": 4, "m": 5, "d": 6, "d_z": 7, "d_k": 3, "d_v": 2, "d_u": 8, "H": 4, "G": 2, "1": 1, "w": 2}
+SIZES = {"n": 4, "m": 5, "d": 6, "d_z": 7, "d_k": 3, "d_v": 2, "d_u": 8, "H": 4, "G": 2, "1": 1, "w": 2, "r": 2}
 VALUES = {  # what a condition asks for
     given_letters.factors: lambda rng, shape: (rng.random(shape) < 0.8) / 0.8,
     given_letters.positive_number: lambda rng, shape: 0.01,
