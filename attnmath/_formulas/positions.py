@@ -24,7 +24,7 @@ from attnmath._given.positions import (
     refuse_buckets,
     refuse_unpaired,
 )
-from attnmath._words.arrays import Array, column, flat, rowsum, sum_to, summed
+from attnmath._words.arrays import Array, column, flat, row, rowsum, sum_to, summed
 from attnmath._words.pairs import collected, cos, gathered, looked_up, reached_by, sin, spread, turned
 
 Layout = Literal["half_split", "interleaved"]
@@ -65,7 +65,7 @@ def rotary(
     Derived in chapters/positions.md, eq:rotary.
     """
     t, C, S = turning("rotary", X, theta, positions, layout)
-    return X * C + turned(X, theta.shape[-1], layout) * S
+    return X * C + turned(X, theta, layout) * S
 
 
 @checked
@@ -84,10 +84,9 @@ def rotary_vjp(
     Derived in chapters/positions.md, eq:rotary_vjp.
     """
     t, C, S = turning("rotary_vjp", X, theta, positions, layout)
-    pairs = theta.shape[-1]
-    Y = X * C + turned(X, pairs, layout) * S
-    dX = dY * C - turned(dY, pairs, layout) * S
-    dtheta = t * gathered(dY * turned(Y, pairs, layout), pairs, layout)
+    Y = X * C + turned(X, theta, layout) * S
+    dX = dY * C - turned(dY, theta, layout) * S
+    dtheta = row(flat(t)) @ gathered(dY * turned(Y, theta, layout), theta, layout)
     return RotaryGradients(summed(dX, X), sum_to(dtheta, theta))
 
 
@@ -106,11 +105,10 @@ def rotary_jvp(
     Derived in chapters/positions.md, eq:rotary_jvp.
     """
     t, C, S = turning("rotary_jvp", X, theta, positions, layout)
-    pairs = theta.shape[-1]
-    Y = X * C + turned(X, pairs, layout) * S
-    Phi_dot = spread(t * theta_dot, X.shape[-1], layout)
-    turned_dot = X_dot * C + turned(X_dot, pairs, layout) * S
-    return turned_dot + turned(Y, pairs, layout) * Phi_dot
+    Y = X * C + turned(X, theta, layout) * S
+    Phi_dot = spread(t @ row(theta_dot), X, layout)
+    turned_dot = X_dot * C + turned(X_dot, theta, layout) * S
+    return turned_dot + turned(Y, theta, layout) * Phi_dot
 
 
 def turning(
@@ -118,8 +116,8 @@ def turning(
 ) -> tuple:
     """The positions, as a column, and the cosines and sines of all angles."""
     refuse_unpaired(function, X, theta)
-    t = column(places_like(function, positions, X.shape[-2], theta))
-    Phi = spread(t * theta, X.shape[-1], layout)
+    t = column(places_like(positions, X, theta, function))
+    Phi = spread(t @ row(theta), X, layout)
     return t, cos(Phi), sin(Phi)
 
 
@@ -218,7 +216,7 @@ def table_bias(beta: Table[Kind], *, buckets: Buckets) -> PairsBias[Kind]:
     Derived in chapters/positions.md, eq:table_bias.
     """
     refuse_beyond_table("table_bias", buckets, beta)
-    return looked_up(beta, buckets_like("table_bias", buckets, beta))
+    return looked_up(beta, buckets_like(buckets, beta, "table_bias"))
 
 
 @checked
@@ -233,7 +231,7 @@ def table_bias_vjp(
     Derived in chapters/positions.md, eq:table_bias_vjp.
     """
     refuse_beyond_table("table_bias_vjp", buckets, beta)
-    return collected(dB, buckets_like("table_bias_vjp", buckets, beta), beta.shape[-1])
+    return collected(dB, buckets_like(buckets, beta, "table_bias_vjp"), beta)
 
 
 @checked

@@ -32,9 +32,9 @@ def refuse_unpaired(function: str, X: Any, theta: Any) -> None:
         raise ValueError(f"{function}: theta has {pairs} frequencies; {needs}")
 
 
-def places_like(function: str, positions: Any, n: int, theta: Any) -> Any:
+def places_like(positions: Any, X: Any, theta: Any, function: str) -> Any:
     """The positions, as numbers of the type of theta; 0, 1, 2, ... for None."""
-    positions = np.arange(n) if positions is None else positions
+    positions = np.arange(X.shape[-2]) if positions is None else positions
     if is_exact(theta):
         return positions
     return moved(function, "positions", positions, theta)
@@ -55,7 +55,7 @@ def refuse_beyond_table(function: str, buckets: Any, beta: Any) -> None:
         raise ValueError(f"{function}: buckets holds {int(buckets[outside][0])}; {needs}")
 
 
-def buckets_like(function: str, buckets: Any, beta: Any) -> Any:
+def buckets_like(buckets: Any, beta: Any, function: str) -> Any:
     """Whole numbers in the library of beta, where NumPy's move."""
     xp = array_namespace(beta)
     if isinstance(buckets, np.ndarray) and not isinstance(beta, np.ndarray):

@@ -17,22 +17,22 @@ def sin(x: Array) -> Array:
     return namespace(x).sin(x)
 
 
-def turned(X: Array, pairs: int, layout: str) -> Array:
+def turned(X: Array, theta: Array, layout: str) -> Array:
     """X J: each pair (x, y) becomes (-y, x), a quarter of a turn; what is in no pair becomes 0."""
-    x, y, rest = parted(X, pairs, layout)
+    x, y, rest = parted(X, theta.shape[-1], layout)
     return joined(-y, x, 0 * rest, layout)
 
 
-def spread(Phi: Array, features: int, layout: str) -> Array:
+def spread(Phi: Array, X: Array, layout: str) -> Array:
     """Phi N: the angle of a pair at both of its features, 0 at what is in no pair."""
-    xp, pairs = namespace(Phi), Phi.shape[-1]
-    rest = xp.broadcast_to(0 * xp.sum(Phi, axis=-1, keepdims=True), (*Phi.shape[:-1], features - 2 * pairs))
+    xp, left = namespace(Phi), X.shape[-1] - 2 * Phi.shape[-1]
+    rest = xp.broadcast_to(0 * xp.sum(Phi, axis=-1, keepdims=True), (*Phi.shape[:-1], left))
     return joined(Phi, Phi, rest, layout)
 
 
-def gathered(X: Array, pairs: int, layout: str) -> Array:
+def gathered(X: Array, theta: Array, layout: str) -> Array:
     """X N^T: the sum of the two features of each pair."""
-    x, y, _ = parted(X, pairs, layout)
+    x, y, _ = parted(X, theta.shape[-1], layout)
     return x + y
 
 
@@ -62,10 +62,10 @@ def looked_up(beta: Array, buckets: Array) -> Array:
     return xp.reshape(xp.take(beta, xp.reshape(buckets, (-1,)), axis=-1), (*beta.shape[:-1], *buckets.shape))
 
 
-def collected(B: Array, buckets: Array, count: int) -> Array:
-    """The sum over the pairs of each bucket: (..., n, m), (n, m) -> (..., count)."""
+def collected(B: Array, buckets: Array, beta: Array) -> Array:
+    """The sum over the pairs of each bucket: (..., n, m), (n, m), (..., c) -> (..., c)."""
     xp = namespace(B)
-    parts = [xp.where(buckets == r, B, 0) for r in range(count)]
+    parts = [xp.where(buckets == r, B, 0) for r in range(beta.shape[-1])]
     return xp.stack([flat(flat(rowsum(rowsum(part).mT))) for part in parts], axis=-1)
 
 

@@ -172,6 +172,8 @@ class Scope:
         if node.kind == "delta":
             for sub in node.args:
                 self.mark(sub, None, bound)
+                if sub.kind == "index":
+                    self.visit(sub, bound)
             return
         if node.kind == "big":
             _, names, relations, bounds, _, _ = node.args

@@ -165,6 +165,11 @@ class Scene:
         except (ValueError, RuntimeError):
             raise PageError("shape", f"{letter} is defined by {parts[0]} matrices") from None
 
+    def is_count(self, node: Node) -> bool:
+        """Whether it is a letter of whole numbers that are given."""
+        spec = self.cast.letters.get(node.args[1]) if node.kind == "name" and not node.args[0] else None
+        return spec is not None and spec.origin == "count"
+
     def axes_of(self, letter: str, array: Any) -> tuple[int, int]:
         """How many axes count points (none or one), and how many members of a family."""
         spec = self.cast.letters[self.cast.rows.get(letter, letter)]

@@ -87,9 +87,12 @@ def arguments_in(function: Callable, scene: Scene, names: dict) -> dict:
     """
     found: dict = {}
     tuples = _tuples(function)
+    sizes = {scene.cast.names.get(k, k): size for k, size in scene.sizes.items()}
     for key, parameter in inspect.signature(function).parameters.items():
-        if key in scene.cast.sizes:
-            found[key] = scene.sizes[key]
+        if key in sizes:
+            found[key] = sizes[key]
+        elif key in scene.setting.options:
+            found[key] = scene.setting.options[key]
         elif parameter.default is False:
             found[key] = True  # a switch, for results besides
         elif key in names:
