@@ -38,6 +38,11 @@ def distances(align: str) -> Change:
     return change
 
 
+def all_numbered(values: dict, sizes: dict) -> None:
+    """Buckets from 0 on, none of which is empty."""
+    values["phi"] = (np.arange(values["phi"].size).reshape(values["phi"].shape) * 5 % sizes["c"]).astype(float)
+
+
 def numbered(values: dict, sizes: dict) -> None:
     """Buckets from 0 on; the last one but one is empty."""
     found = np.arange(values["phi"].size).reshape(values["phi"].shape) * 3 % sizes["c"]
@@ -128,18 +133,52 @@ TABLE = Cast(
     ),
 )
 
+def from_to(*edges: float) -> Change:
+    """Each bucket holds the distances before the query from one number on, up to the next one."""
+
+    def change(values: dict, sizes: dict) -> None:
+        values["mu"], values["nu"] = (np.array([x], float) for x in (edges[:-1], edges[1:]))
+
+    return change
+
+
+def on_both_sides(*firsts: float) -> Change:
+    """The same for keys before the query, and then for those after it, whose distances are negative."""
+
+    def change(values: dict, sizes: dict) -> None:
+        before, ends = [0.0, *firsts], [*firsts, 99.0]
+        after = [0.0, *(1 - x for x in ends[1:])]  # the first is empty: the query's own place comes before
+        values["mu"] = np.array([[*before, *after]])
+        values["nu"] = np.array([[*ends, 0.0, *(1.0 - x for x in firsts)]])
+
+    return change
+
+
+BUCKETS = Cast(
+    name="buckets",
+    sizes={"n": 3, "m": 7, "c": 8, "w": 5},
+    letters=drawn("mu, nu") | counts("phi"),
+    names={"c": "buckets", "w": "distance"},
+    constants=("mu", "nu"),
+    settings=(
+        setting("both sides", 451, on_both_sides(1, 2, 4)),
+        setting("both sides, n > m", 452, on_both_sides(1, 2, 3), n=9, m=4, w=3),
+        setting("keys before the query", 453, from_to(-99, 1, 2, 3, 5, 7, 11, 99), options={"sides": "before"}, n=13, m=15, c=7, w=15),
+        setting("n = m", 454, from_to(-99, 1, 2, 4, 99), options={"sides": "before"}, n=6, m=6, c=4, w=8),
+    ),
+)
+
 LEARNT = Cast(
     name="head with a slope and a table",
     sizes={"n": 3, "m": 4, "d_k": 5, "d_v": 2, "c": 6},
-    letters=drawn("Q, K, V, gamma, eta, beta") | counts("phi") | drawn("E, B") | made("A, P, O", "prp:learnt_positions"),
+    letters=drawn("Q, K, V, gamma, eta, beta") | counts("phi") | drawn("E, B") | made("F, A, O", "prp:learnt_positions"),
     outputs=("O",),
-    rows=rows("q, k"),
     constants=("phi", "E", "B"),
     settings=(
         setting("no mask", 441, distances("lower_right"), numbered, no_mask),
-        setting("causal, places from the left", 442, distances("upper_left"), numbered, hidden("B", (0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))),
+        setting("causal, places from the left", 442, distances("upper_left"), all_numbered, hidden("B", (0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))),
         setting("n > m, an empty row", 443, distances("lower_right"), numbered, hidden("B", 1), n=4, m=3, d_v=5, d_k=2, c=5),
     ),
 )
 
-CASTS = ROTATION, HEAD, SLOPE, TABLE, LEARNT
+CASTS = ROTATION, HEAD, SLOPE, BUCKETS, TABLE, LEARNT

@@ -172,8 +172,6 @@ class Scope:
         if node.kind == "delta":
             for sub in node.args:
                 self.mark(sub, None, bound)
-                if sub.kind == "index":
-                    self.visit(sub, bound)
             return
         if node.kind == "big":
             _, names, relations, bounds, _, _ = node.args
@@ -203,6 +201,9 @@ class Scope:
         if sub.kind == "sum":
             for term in sub.args[1]:
                 self.mark(term, axis, bound)
+            return
+        if sub.kind == "index":  # an entry of a letter of whole numbers
+            self.visit(sub, bound)
             return
         if sub.kind != "name" or sub.args[0] or sub.args[1] in self.cast.sizes:
             return

@@ -16,9 +16,8 @@ import attnmath
 from attnmath.page.verdicts.normal import ZERO, NormalForm
 
 NONE = ("none",)  # an argument that this cast does not have: nothing is added, nothing multiplied
-SAME = "column row flat ahead lifted lowered nonzero finite constant hide visible places_like buckets_like".split()
+SAME = "column row flat ahead lifted lowered nonzero finite constant hide visible places_like buckets_like looked_up".split()
 SUMMED = ("sum_to", "summed", "heads_to_bias")  # over the axes that an argument does not have
-BUCKETS = ("looked_up", "collected")  # sums over the buckets, or over the pairs of each
 REFERENCE = ("rowmax", "larger", "peak")  # what is subtracted and added again: any would do
 OPERATIONS = {ast.Mult: "mul", ast.MatMult: "mat", ast.Div: "div", ast.Pow: "power"}
 FUNCTIONS = ("exp", "log", "tanh", "cos", "sin", "sqrt", "rowsum", "rowmean", "diag")
@@ -210,7 +209,7 @@ def _plus(form: NormalForm, x: tuple, y: tuple) -> tuple:
 WORDS: dict = {
     "plus": _plus, "times": _pair("mul"), "inner": _pair("mul"), "divide": _pair("div"), "kron": _pair("mul"),
     "shift": lambda form, x, y: form.add(("+", x), ("-", y)), "T": lambda form, x: form.T(x),
-    **{name: (lambda form, x, *_: form.call("rowsum", form.mul(x, ("name", "delta")))) for name in BUCKETS},
+    "collected": lambda form, x, *_: form.call("rowsum", form.mul(x, ("name", "delta"))),
     "turned": lambda form, x, *_: form.mat(x, ("name", "J")), "spread": lambda form, x, *_: form.mat(x, ("name", "N")),
     "gathered": lambda form, x, *_: form.mat(x, form.T(("name", "N"))),
     "apply": _pair("mat"), "from_heads": _pair("mat"), "to_heads": _projected,
