@@ -133,6 +133,14 @@ TABLE = Cast(
     ),
 )
 
+def counted(values: dict, sizes: dict) -> None:
+    """The bucket of each pair."""
+    n, m = sizes["n"], sizes["m"]
+    before = np.arange(n)[:, None, None] + m - n - np.arange(m)[:, None]
+    inside = (values["mu"][0] <= before) & (before < values["nu"][0])
+    values["phi"] = inside.argmax(-1).astype(float)
+
+
 def from_to(*edges: float) -> Change:
     """Each bucket holds the distances before the query from one number on, up to the next one."""
 
@@ -161,10 +169,10 @@ BUCKETS = Cast(
     names={"c": "buckets", "w": "distance"},
     constants=("mu", "nu"),
     settings=(
-        setting("both sides", 451, on_both_sides(1, 2, 4)),
-        setting("both sides, n > m", 452, on_both_sides(1, 2, 3), n=9, m=4, w=3),
-        setting("keys before the query", 453, from_to(-99, 1, 2, 3, 5, 7, 11, 99), options={"sides": "before"}, n=13, m=15, c=7, w=15),
-        setting("n = m", 454, from_to(-99, 1, 2, 4, 99), options={"sides": "before"}, n=6, m=6, c=4, w=8),
+        setting("both sides", 451, on_both_sides(1, 2, 4), counted),
+        setting("both sides, n > m", 452, on_both_sides(1, 2, 3), counted, n=9, m=4, w=3),
+        setting("keys before the query", 453, from_to(-99, 1, 2, 3, 5, 7, 11, 99), counted, options={"sides": "before"}, n=13, m=15, c=7, w=15),
+        setting("n = m", 454, from_to(-99, 1, 2, 4, 99), counted, options={"sides": "before"}, n=6, m=6, c=4, w=8),
     ),
 )
 
