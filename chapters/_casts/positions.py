@@ -1,7 +1,5 @@
 """Rows that are turned by their positions, in both layouts; slopes of a distance, and tables."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from attnmath.page.scenes.cast import Cast, counts, drawn, made, rows
@@ -23,8 +21,8 @@ def paired(values: dict, sizes: dict, features: str, layout: str) -> None:
 def both_layouts(name: str, seed: int, features: str, *changes: Change, **sizes: int) -> tuple[Setting, ...]:
     """The same in each of the layouts."""
     return tuple(
-        setting(f"{name}, {layout}", seed + k, paired(features, layout), *changes, options={"layout": layout}, **sizes)
-        for k, layout in enumerate(("half_split", "interleaved"))
+        setting(f"{name}, {one}", seed + k, paired(features, one), *changes, options={"layout": one}, **sizes)
+        for k, one in enumerate(("half_split", "interleaved"))
     )
 
 
@@ -63,9 +61,6 @@ ROTATION = Cast(
     ),
 )
 
-SIZES = {"n": 3, "m": 4, "d_k": 4, "d_v": 5, "r": 2}
-
-
 def back_and_forth(values: dict, sizes: dict) -> None:
     """Positions of which some are equal, in no order."""
     values["t"] = (np.arange(sizes["n"]) * 5 % 7)[:, None] + 1.0
@@ -90,7 +85,7 @@ def shuffled_more(values: dict, sizes: dict) -> None:
 
 HEAD = Cast(
     name="head with positions",
-    sizes=SIZES,
+    sizes={"n": 3, "m": 4, "d_k": 4, "d_v": 5, "r": 2},
     letters=drawn("Q, K, V, gamma, B, theta") | counts("t, t'") | drawn("N, J, Pi")
     | made("hat Q, hat K, A, P, O"),
     outputs=("O",),
@@ -101,7 +96,9 @@ HEAD = Cast(
     settings=(
         *both_layouts("every query sees all keys", 411, "d_k", calm, no_mask, back_and_forth, shuffled),
         *both_layouts("a masked key", 413, "d_k", calm, hidden("B", (0, 1)), back_and_forth, shuffled_more),
-        *both_layouts("a part of the features", 415, "d_k", calm, back_and_forth, shuffled_more, d_k=6, n=4, m=3, d_v=2, r=1),
+        *both_layouts(
+            "a part of the features", 415, "d_k", calm, back_and_forth, shuffled_more, d_k=6, n=4, m=3, d_v=2, r=1
+        ),
         *both_layouts("n = m", 417, "d_k", calm, back_and_forth, shuffled, n=4, d_k=6, r=3),
     ),
 )
@@ -162,6 +159,8 @@ def on_both_sides(*firsts: float) -> Change:
     return change
 
 
+BEFORE = {"sides": "before"}
+
 BUCKETS = Cast(
     name="buckets",
     sizes={"n": 3, "m": 7, "c": 8, "w": 5},
@@ -171,21 +170,26 @@ BUCKETS = Cast(
     settings=(
         setting("both sides", 451, on_both_sides(1, 2, 4), counted),
         setting("both sides, n > m", 452, on_both_sides(1, 2, 3), counted, n=9, m=4, w=3),
-        setting("keys before the query", 453, from_to(-99, 1, 2, 3, 5, 7, 11, 99), counted, options={"sides": "before"}, n=13, m=15, c=7, w=15),
-        setting("n = m", 454, from_to(-99, 1, 2, 4, 99), counted, options={"sides": "before"}, n=6, m=6, c=4, w=8),
+        setting("keys before the query", 453, from_to(-99, 1, 2, 3, 5, 7, 11, 99), counted, options=BEFORE,
+                n=13, m=15, c=7, w=15),
+        setting("n = m", 454, from_to(-99, 1, 2, 4, 99), counted, options=BEFORE, n=6, m=6, c=4, w=8),
     ),
 )
+
+EARLIER = hidden("B", (0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
 
 LEARNT = Cast(
     name="head with a slope and a table",
     sizes={"n": 3, "m": 4, "d_k": 5, "d_v": 2, "c": 6},
-    letters=drawn("Q, K, V, gamma, eta, beta") | counts("phi") | drawn("E, B") | made("F, A, O", "prp:learnt_positions"),
+    letters=drawn("Q, K, V, gamma, eta, beta") | counts("phi") | drawn("E, B")
+    | made("F, A, O", "prp:learnt_positions"),
     outputs=("O",),
     constants=("phi", "E", "B"),
     settings=(
         setting("no mask", 441, distances("lower_right"), numbered, no_mask),
-        setting("causal, places from the left", 442, distances("upper_left"), all_numbered, hidden("B", (0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))),
-        setting("n > m, an empty row", 443, distances("lower_right"), numbered, hidden("B", 1), n=4, m=3, d_v=5, d_k=2, c=5),
+        setting("causal, places from the left", 442, distances("upper_left"), all_numbered, EARLIER),
+        setting("n > m, an empty row", 443, distances("lower_right"), numbered, hidden("B", 1),
+                n=4, m=3, d_v=5, d_k=2, c=5),
     ),
 )
 

@@ -304,7 +304,7 @@ mathbf mathsf mathbb mathrm operatorname text dot bar hat tilde
 sum prod frac tfrac sqrt partial circ otimes cdot times le ge lt gt ne neq approx infty
 to in mapsto dots cdots ldots colon quad qquad
 langle rangle lfloor rfloor bmod lVert rVert lvert rvert left right big Big bigl bigr Bigl Bigr biggl biggr
-exp log ln tanh max min det dim begin end top
+exp log ln tanh cos sin max min det dim begin end top
 """.split())
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+import plain
 from attnmath import (
     alibi,
     alibi_jvp,
@@ -53,6 +54,49 @@ def polar(X, theta, t, layout):
     Y = X.expand(*z.shape[:-1], X.shape[-1]).clone()
     Y[..., first], Y[..., second] = z.real, z.imag
     return Y
+
+
+# ---- what the functions mean, entry by entry; also for letters -----------------------------------
+
+
+def plain_rotary(X, theta, *, positions=None, layout="half_split"):
+    """Each pair by itself."""
+    X, pairs = plain.entries(X)[0], len(theta)
+    t = np.arange(X.shape[-2]) if positions is None else np.asarray(positions)
+    lead = np.broadcast_shapes(X.shape[:-1], t.shape)
+    Y, t = np.array(np.broadcast_to(X, (*lead, X.shape[-1]))), np.broadcast_to(t, lead)
+    for place in np.ndindex(lead):
+        for p in range(pairs):
+            a, b = (p, p + pairs) if layout == "half_split" else (2 * p, 2 * p + 1)
+            x, y, angle = Y[(*place, a)], Y[(*place, b)], int(t[place]) * theta[p]
+            Y[(*place, a)] = x * np.cos(angle) - y * np.sin(angle)
+            Y[(*place, b)] = x * np.sin(angle) + y * np.cos(angle)
+    return Y
+
+
+def plain_alibi(eta, *, n, m, align="lower_right"):
+    """Minus the slope, as often as there are places between."""
+    ahead = m - n if align == "lower_right" else 0
+    found = np.empty((*np.shape(eta), n, m), object)
+    for *head, i, j in np.ndindex(found.shape):
+        found[(*head, i, j)] = -abs(i + ahead - j) * eta[tuple(head)]
+    return found
+
+
+def plain_table_bias(beta, *, buckets):
+    """Looked up, pair by pair."""
+    found = np.empty((*beta.shape[:-1], *np.shape(buckets)), object)
+    for *head, i, j in np.ndindex(found.shape):
+        found[(*head, i, j)] = beta[(*head, int(buckets[i][j]))]
+    return found
+
+
+def test_what_the_functions_mean():
+    for layout in LAYOUTS:
+        want = polar(X, torch.as_tensor(theta), positions, layout)
+        assert near(plain_rotary(X, theta, positions=positions, layout=layout).astype(float), want)
+    assert near(plain_alibi(eta, n=2, m=4).astype(float), -eta[:, None, None] * abs(np.arange(2)[:, None] + 2 - np.arange(4)))
+    assert near(plain_table_bias(beta, buckets=buckets).astype(float), beta[..., buckets])
 
 
 # ---- values ------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ Change = Callable[[dict, dict], None]  # of the primals, in place, by the sizes
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to fill a cast: a seed, sizes of its own, a change of the primals; words that a function is given."""
+    """One way to fill a cast: a seed, sizes of its own, a change of the primals; words for the function."""
 
     name: str
     seed: int
@@ -39,7 +39,7 @@ def three(seed: int, *changes: Change, last: str = "sizes in another order", **s
     return (
         setting("random", seed, *changes),
         setting("random again", seed + 1, *changes),
-        setting(last, seed + 2, *changes, **sizes),
+        setting(last, seed + 2, *changes, options=None, **sizes),
     )
 
 
