@@ -83,6 +83,20 @@ def plain_alibi(eta, *, n, m, align="lower_right"):
     return found
 
 
+def plain_relative_buckets(n, m, *, buckets=32, distance=128, sides="both", align="lower_right"):
+    """As many as the bounds that the distance has reached: near^(steps - k) far^k, of distance^steps."""
+    side = buckets // 2 if sides == "both" else buckets
+    near, ahead = side // 2, m - n if align == "lower_right" else 0
+    steps, found = side - near, np.zeros((n, m), int)
+    for i, j in np.ndindex(n, m):
+        x = abs(i + ahead - j)
+        far = sum(x**steps >= near ** (steps - k) * distance**k for k in range(1, steps))
+        own = x if x < near else near + far
+        later = side if sides == "both" else -own
+        found[i, j] = own + later * (j > i + ahead)
+    return found
+
+
 def plain_table_bias(beta, *, buckets):
     """Looked up, pair by pair."""
     found = np.empty((*beta.shape[:-1], *np.shape(buckets)), object)
@@ -96,6 +110,9 @@ def test_what_the_functions_mean():
         want = polar(X, torch.as_tensor(theta), positions, layout)
         assert near(plain_rotary(X, theta, positions=positions, layout=layout).astype(float), want)
     assert near(plain_alibi(eta, n=2, m=4).astype(float), -eta[:, None, None] * abs(np.arange(2)[:, None] + 2 - np.arange(4)))
+    given = {"buckets": 8, "distance": 20}
+    assert (plain_relative_buckets(1, 40, **given, sides="before") == relative_buckets(1, 40, **given, sides="before")).all()
+    assert (plain_relative_buckets(5, 3, **given) == relative_buckets(5, 3, **given)).all()
     assert near(plain_table_bias(beta, buckets=buckets).astype(float), beta[..., buckets])
 
 
