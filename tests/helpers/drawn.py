@@ -10,7 +10,9 @@ from attnmath._given.arguments import PLAIN, arguments
 
 SIZES = {"n": 4, "m": 5, "d": 6, "d_z": 7, "d_k": 3, "d_v": 2, "d_u": 8, "H": 4, "G": 2, "1": 1, "w": 2}
 VALUES = {  # what a condition asks for
+    given_letters.cap: lambda rng, shape: 0.5 + rng.random(shape),
     given_letters.factors: lambda rng, shape: (rng.random(shape) < 0.8) / 0.8,
+    given_letters.not_negative: lambda rng, shape: 0.25,
     given_letters.positive_number: lambda rng, shape: 0.01,
     given_letters.rate: lambda rng, shape: rng.random(shape) if shape else 0.3,
     given_letters.temperature: lambda rng, shape: 0.5 + rng.random(shape),
