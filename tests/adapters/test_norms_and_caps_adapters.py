@@ -13,8 +13,14 @@ from transformers.models.gemma3 import modeling_gemma3
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.qwen3 import modeling_qwen3
 
-from attnmath import capped_attention, capped_attention_vjp, qk_norm_attention, qk_norm_attention_vjp
-from attnmath import rms_norm, rms_norm_vjp
+from attnmath import (
+    capped_attention,
+    capped_attention_vjp,
+    qk_norm_attention,
+    qk_norm_attention_vjp,
+    rms_norm,
+    rms_norm_vjp,
+)
 
 rng = np.random.default_rng(34)
 X, dY = rng.normal(size=(2, 2, 4, 5))

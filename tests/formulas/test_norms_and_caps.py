@@ -6,7 +6,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import plain
 from attnmath import (
     attention,
     attention_vjp,
@@ -46,21 +45,6 @@ gamma = np.array([0.5, 1.0, 3.0])[:, None, None]
 c = np.array([0.7, 2.0, 5.0])[:, None, None]
 S, S_dot, dA = 3 * rng.normal(size=(3, 2, 3, 4, 5))
 R = (rng.random((4, 5)) < 0.7) / 0.7
-
-
-def plain_rms_norm(X, alpha, epsilon):
-    X, alpha, epsilon = plain.entries(X, alpha, epsilon)
-
-    def of_row(x, alpha):
-        r = np.sqrt(sum(a * a for a in x) / len(x) + epsilon[()])
-        return [a * b / r for a, b in zip(alpha, x)]
-
-    return plain.by_rows(of_row, X, alpha)
-
-
-def plain_softcap(S, c):
-    S, c = np.broadcast_arrays(*plain.entries(S, c))
-    return c * (1 - 2 / (1 + plain.exp(2 * S / c)))
 
 
 def near(got, want, size=1.0, roundings=128):

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 import plain
-from exact_cases import draw, heads, layers, scores
+from exact_cases import draw, heads, layers, rate, scores
 from torch_layer import each, output
 
 ALLOWED = 1e-12
@@ -83,3 +83,20 @@ def test_a_definition_that_is_wrong_disagrees():
     A = draw(2, 3)
     with pytest.raises(AssertionError):
         agrees(plain.softmax(A) * 1.0000001, torch.softmax(torch.as_tensor(A), -1))
+
+
+def test_norms_and_caps():
+    X, alpha, S, c = draw(2, 3, 4), draw(4), draw(3, 4), abs(draw(3, 1))
+    for epsilon in (0.0, 0.5):
+        agrees(plain.rms_norm(X, alpha, epsilon), F.rms_norm(*tensors(X), (4,), *tensors(alpha), epsilon))
+    agrees(plain.softcap(S, c), c * np.tanh(S / c))
+    for Q, K, V, *rest in heads():
+        B, gamma = (*rest, None, None)[:2]
+        q, k, v, b, g = tensors(Q, K, V, B, gamma)
+        g, b, size = Q.shape[-1] ** -0.5 if g is None else g, 0 if b is None else b, (Q.shape[-1],)
+        alpha, R = draw(2, *size), rate(Q.shape[-2], K.shape[-2])
+        A = 2 * torch.tanh(g * (q @ k.mT) / 2) + b
+        agrees(plain.capped_attention(Q, K, V, 2, B, gamma, R), (weights(A) * torch.as_tensor(R)) @ v)
+        a, e = tensors(*alpha)
+        A = g * (F.rms_norm(q, size, a, 0.5) @ F.rms_norm(k, size, e, 0.5).mT) + b
+        agrees(plain.qk_norm_attention(Q, K, V, *alpha, B, gamma, 0.5, R), (weights(A) * torch.as_tensor(R)) @ v)

@@ -239,6 +239,10 @@ FUNCTIONS = {  # what it means, the gradients, the tangents
     a.multihead: (plain.multihead, a.multihead_vjp, a.multihead_jvp),
     a.multihead_map: (plain.multihead_map, None, None),
     a.self_attention: (plain_self_attention, a.self_attention_vjp, a.self_attention_jvp),
+    a.rms_norm: (plain.rms_norm, a.rms_norm_vjp, a.rms_norm_jvp),
+    a.softcap: (plain.softcap, a.softcap_vjp, a.softcap_jvp),
+    a.qk_norm_attention: (plain.qk_norm_attention, a.qk_norm_attention_vjp, a.qk_norm_attention_jvp),
+    a.capped_attention: (plain.capped_attention, a.capped_attention_vjp, a.capped_attention_jvp),
 }
 
 
@@ -287,6 +291,17 @@ def asked():
         yield a.multihead_vjp, [of_output(x), *x], constants
     for x, constants in selves():
         yield a.self_attention, x, constants
+    yield a.rms_norm, [draw(2, 2), draw(2)], dict(epsilon=0.5)
+    yield a.rms_norm, [draw(2, 1, 3), draw(3)], dict(epsilon=0)
+    yield a.softcap, [draw(2, 2), warm()], {}
+    yield a.softcap, [draw(2, 1, 3), warm(2, 1, 1)], {}
+    for Q, K, V, *rest in heads()[:1] + heads()[3:]:
+        R = rate(Q.shape[-2], K.shape[-2])
+        yield a.capped_attention, [Q, K, V, warm(), *rest], {}
+        yield a.capped_attention, [Q, K, V, warm(Q.shape[-2], 1), *rest], dict(R=R)
+    for Q, K, V, *rest in [[draw(2, 2), draw(2, 2), draw(2, 2)], [draw(1, 2), draw(2, 2), draw(2, 1), draw(2), draw()]]:
+        yield a.qk_norm_attention, [Q, K, V, *draw(2, 2), *rest], dict(epsilon=2)
+        yield a.qk_norm_attention, [Q, K, V, *draw(2, 2), *rest], dict(epsilon=3, R=rate(len(Q), 2))
 
 
 def beside_its_test():

@@ -176,3 +176,50 @@ def silu(U):
 
 def mlp(X, W_U, b_U, W_D, b_D):
     return linear(silu(linear(X, W_U, b_U)), W_D, b_D)
+
+
+def rms_norm(X, alpha, epsilon):
+    X, alpha, epsilon = entries(X, alpha, epsilon)
+
+    def of_row(x, alpha):
+        r = np.sqrt(sum(a * a for a in x) / len(x) + epsilon[()])
+        return [a * b / r for a, b in zip(alpha, x)]
+
+    return by_rows(of_row, X, alpha)
+
+
+def softcap(S, c):
+    S, c = np.broadcast_arrays(*entries(S, c))
+    return c * (1 - 2 / (1 + exp(2 * S / c)))
+
+
+def from_scores(A, V, R=1):
+    """The output of a head with these scores."""
+    P, V = softmax(A) * R, entries(V)[0]
+    batch = np.broadcast_shapes(P.shape[:-2], V.shape[:-2])
+    P, V = np.broadcast_to(P, (*batch, *P.shape[-2:])), np.broadcast_to(V, (*batch, *V.shape[-2:]))
+    O = np.empty((*P.shape[:-1], V.shape[-1]), object)
+    for k in np.ndindex(O.shape):
+        *b, i, a = k
+        O[k] = sum(P[(*b, i, j)] * V[(*b, j, a)] for j in range(V.shape[-2]))
+    return O
+
+
+def scores_before(Q, K, V, gamma=None):
+    """Scaled products of queries and keys."""
+    return attention_map(Q, K, V, None, gamma)[0]
+
+
+def with_mask(A, B):
+    """Scores and a bias; nothing is added where it is -inf."""
+    A, B = np.broadcast_arrays(*entries(A, 0 if B is None else B))
+    return by_rows(lambda a, b: [HIDDEN if y == HIDDEN else x + y for x, y in zip(a, b)], A, B)
+
+
+def qk_norm_attention(Q, K, V, alpha_Q, alpha_K, B=None, gamma=None, epsilon=0, R=1):
+    gamma = default_scale(np.shape(Q)[-1], Q) if gamma is None else gamma
+    return attention(rms_norm(Q, alpha_Q, epsilon), rms_norm(K, alpha_K, epsilon), V, B, gamma, R)
+
+
+def capped_attention(Q, K, V, c, B=None, gamma=None, R=1):
+    return from_scores(with_mask(softcap(scores_before(Q, K, V, gamma), c), B), V, R)
