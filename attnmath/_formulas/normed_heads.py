@@ -2,16 +2,8 @@
 
 from typing import Annotated, Generic, NamedTuple
 
-from attnmath._formulas.attention import attention, attention_jvp, attention_vjp, weighted_jvp, weighted_vjp
-from attnmath._formulas.norms_and_caps import (
-    Added,
-    rms_norm,
-    rms_norm_jvp,
-    rms_norm_vjp,
-    softcap,
-    softcap_jvp,
-    softcap_vjp,
-)
+from attnmath._formulas.attention import attention_jvp, attention_vjp, weighted_jvp, weighted_vjp
+from attnmath._formulas.norms_and_caps import Added, normed, normed_jvp, normed_vjp, softcap
 from attnmath._formulas.softmax import softmax
 from attnmath._given.checked import checked
 from attnmath._given.letters import (
@@ -27,7 +19,7 @@ from attnmath._given.letters import (
     Values,
     cap,
 )
-from attnmath._words.arrays import T, plus, summed, times
+from attnmath._words.arrays import T, plus, summed, tanh, times
 
 PerKeyFeature = Annotated[Kind, "d_k"]
 HeadCap = Annotated[AnyScalar, "to ... n m", cap]
@@ -73,9 +65,11 @@ def qk_norm_attention(
     for attention, of epsilon as for rms_norm; errors as for both.
     Derived in chapters/norms_and_caps.md, eq:qk_norm_attention.
     """
-    Q = rms_norm(Q, alpha_Q, epsilon=epsilon)
-    K = rms_norm(K, alpha_K, epsilon=epsilon)
-    return attention(Q, K, V, B, gamma, R=R)
+    r_Q, Q_hat, Q_tilde = normed(Q, alpha_Q, epsilon)
+    r_K, K_hat, K_tilde = normed(K, alpha_K, epsilon)
+    A = plus(gamma * (Q_tilde @ T(K_tilde)), B)
+    P = softmax(A)
+    return times(P, R) @ V
 
 
 @checked
@@ -96,10 +90,12 @@ def qk_norm_attention_vjp(
     errors as for qk_norm_attention.
     Derived in chapters/norms_and_caps.md, eq:qk_norm_attention_vjp.
     """
-    Y = rms_norm(Q, alpha_Q, epsilon=epsilon), rms_norm(K, alpha_K, epsilon=epsilon)
-    dY_Q, dY_K, dV, dB, dgamma = attention_vjp(dO, *Y, V, B, gamma, R=R)
-    dQ, dalpha_Q = rms_norm_vjp(dY_Q, Q, alpha_Q, epsilon=epsilon)
-    dK, dalpha_K = rms_norm_vjp(dY_K, K, alpha_K, epsilon=epsilon)
+    r_Q, Q_hat, Q_tilde = normed(Q, alpha_Q, epsilon)
+    r_K, K_hat, K_tilde = normed(K, alpha_K, epsilon)
+    given = dO, Q_tilde, K_tilde, V, B, gamma
+    dQ_tilde, dK_tilde, dV, dB, dgamma = attention_vjp(*given, R=R)
+    dQ_hat, dQ, dalpha_Q = normed_vjp(dQ_tilde, r_Q, Q_hat, alpha_Q)
+    dK_hat, dK, dalpha_K = normed_vjp(dK_tilde, r_K, K_hat, alpha_K)
     return QKNormGradients(dQ, dK, dV, dalpha_Q, dalpha_K, dB, dgamma)
 
 
@@ -115,18 +111,21 @@ def qk_norm_attention_jvp(
 ) -> Outputs[Kind]:
     """The tangent of the output of a head with QK-norm, from those of all its inputs.
 
-    The tangents of Q, K, V, alpha_Q, alpha_K, B and gamma, then the arguments of
+    Q_dot (..., n, d_k), K_dot (..., m, d_k), V_dot (..., m, d_v), alpha_Q_dot (d_k,),
+    alpha_K_dot (d_k,), B_dot (..., n, m), gamma_dot (), then the arguments of
     qk_norm_attention -> O_dot (..., n, d_v)
 
     A tangent has the shape of its argument; None is zero. Conditions and errors as for
     qk_norm_attention.
     Derived in chapters/norms_and_caps.md, eq:qk_norm_attention_jvp.
     """
-    Y = rms_norm(Q, alpha_Q, epsilon=epsilon), rms_norm(K, alpha_K, epsilon=epsilon)
-    Y_Q_dot = rms_norm_jvp(Q_dot, alpha_Q_dot, Q, alpha_Q, epsilon=epsilon)
-    Y_K_dot = rms_norm_jvp(K_dot, alpha_K_dot, K, alpha_K, epsilon=epsilon)
-    dots = Y_Q_dot, Y_K_dot, V_dot, B_dot, gamma_dot
-    return attention_jvp(*dots, *Y, V, B, gamma, R=R)
+    r_Q, Q_hat, Q_tilde = normed(Q, alpha_Q, epsilon)
+    r_K, K_hat, K_tilde = normed(K, alpha_K, epsilon)
+    of_Q, of_K = (r_Q, Q_hat, alpha_Q), (r_K, K_hat, alpha_K)
+    r_Q_dot, Q_hat_dot, Q_tilde_dot = normed_jvp(Q_dot, alpha_Q_dot, *of_Q)
+    r_K_dot, K_hat_dot, K_tilde_dot = normed_jvp(K_dot, alpha_K_dot, *of_K)
+    dots = Q_tilde_dot, K_tilde_dot, V_dot, B_dot, gamma_dot
+    return attention_jvp(*dots, Q_tilde, K_tilde, V, B, gamma, R=R)
 
 
 @checked
@@ -145,8 +144,10 @@ def capped_attention(
     positive; conditions and errors else as for attention.
     Derived in chapters/norms_and_caps.md, eq:capped_attention.
     """
-    A = plus(softcap(gamma * (Q @ T(K)), c), B)
-    return times(softmax(A), R) @ V
+    S = gamma * (Q @ T(K))
+    A = softcap(S, c)
+    P = softmax(plus(A, B))
+    return times(P, R) @ V
 
 
 @checked
@@ -168,12 +169,18 @@ def capped_attention_vjp(
     Derived in chapters/norms_and_caps.md, eq:capped_attention_vjp.
     """
     S = gamma * (Q @ T(K))
-    P = softmax(plus(softcap(S, c), B))
+    U = tanh(S / c)
+    P = softmax(plus(c * U, B))
     O = times(P, R) @ V
     dV, dA = weighted_vjp(dO, O, P, V, R)
-    dS, dc = softcap_vjp(dA, S, c)
-    found = gamma * dS @ K, T(gamma * dS) @ Q, dV, dc, dA, dS * (Q @ T(K))
-    return CappedGradients(*map(summed, found, (Q, K, V, c, B, gamma)))
+    dS = dA * (1 - U * U)
+    dQ = gamma * dS @ K
+    dK = T(gamma * dS) @ Q
+    dB = dA
+    dc = dA * U - dS * S / c
+    dgamma = dS * (Q @ T(K))
+    return CappedGradients(
+        *map(summed, (dQ, dK, dV, dc, dB, dgamma), (Q, K, V, c, B, gamma)))
 
 
 @checked
@@ -186,7 +193,8 @@ def capped_attention_jvp(
 ) -> Outputs[Kind]:
     """The tangent of the output of a head with capped scores, from those of its inputs.
 
-    The tangents of Q, K, V, c, B and gamma, then the arguments of capped_attention
+    Q_dot (..., n, d_k), K_dot (..., m, d_k), V_dot (..., m, d_v), c_dot (),
+    B_dot (..., n, m), gamma_dot (), then the arguments of capped_attention
     -> O_dot (..., n, d_v)
 
     A tangent has the shape of its argument; None is zero. Conditions and errors as for
@@ -194,8 +202,9 @@ def capped_attention_jvp(
     Derived in chapters/norms_and_caps.md, eq:capped_attention_jvp.
     """
     S = gamma * (Q @ T(K))
+    U = tanh(S / c)
+    P = softmax(plus(c * U, B))
     S_dot = gamma * (Q_dot @ T(K) + Q @ T(K_dot)) + gamma_dot * (Q @ T(K))
-    P = softmax(plus(softcap(S, c), B))
-    A_dot = softcap_jvp(S_dot, c_dot, S, c) + B_dot
-    P_dot, O_dot = weighted_jvp(A_dot, V_dot, P, V, R)
+    A_dot = (1 - U * U) * (S_dot - c_dot * S / c) + c_dot * U
+    P_dot, O_dot = weighted_jvp(A_dot + B_dot, V_dot, P, V, R)
     return O_dot

@@ -36,11 +36,30 @@ class SoftcapGradients(NamedTuple, Generic[Kind]):
     dc: CapGradient[Kind]
 
 
-def divided(X: Array, epsilon: Scalar) -> tuple:
-    """Each row divided by the root of its mean square, r; and r."""
+def normed(X: Array, alpha: Array, epsilon: Scalar) -> tuple:
+    """The root r of the mean square of a row; the row divided by it, and with gain."""
     r = sqrt(rowmean(X * X) + epsilon)
     X_hat = X / r
-    return X_hat, r
+    Y = alpha * X_hat
+    return r, X_hat, Y
+
+
+def normed_vjp(dY: Array, r: Array, X_hat: Array, alpha: Array) -> tuple:
+    """The gradients of the divided rows, of the rows and of the gain."""
+    dX_hat = alpha * dY
+    dX = (dX_hat - rowmean(X_hat * dX_hat) * X_hat) / r
+    dalpha = sum_to(dY * X_hat, alpha)
+    return dX_hat, dX, dalpha
+
+
+def normed_jvp(
+    X_dot: Array, alpha_dot: Array, r: Array, X_hat: Array, alpha: Array
+) -> tuple:
+    """The tangents of the root, of the divided rows, and of these with the gain."""
+    r_dot = rowmean(X_hat * X_dot)
+    X_hat_dot = (X_dot - r_dot * X_hat) / r
+    Y_dot = alpha * X_hat_dot + alpha_dot * X_hat
+    return r_dot, X_hat_dot, Y_dot
 
 
 @checked
@@ -57,8 +76,8 @@ def rms_norm(
     wrong shape, and for an epsilon below 0.
     Derived in chapters/norms_and_caps.md, eq:rms_norm.
     """
-    X_hat, r = divided(X, epsilon)
-    return alpha * X_hat
+    r, X_hat, Y = normed(X, alpha, epsilon)
+    return Y
 
 
 @checked
@@ -73,10 +92,8 @@ def rms_norm_vjp(
     dalpha is summed over all rows. Errors as for rms_norm.
     Derived in chapters/norms_and_caps.md, eq:rms_norm_vjp.
     """
-    X_hat, r = divided(X, epsilon)
-    dX_hat = alpha * dY
-    dX = (dX_hat - rowmean(X_hat * dX_hat) * X_hat) / r
-    dalpha = sum_to(dY * X_hat, alpha)
+    r, X_hat, Y = normed(X, alpha, epsilon)
+    dX_hat, dX, dalpha = normed_vjp(dY, r, X_hat, alpha)
     return RmsNormGradients(dX, dalpha)
 
 
@@ -92,9 +109,9 @@ def rms_norm_jvp(
     A tangent of None is zero. Errors as for rms_norm.
     Derived in chapters/norms_and_caps.md, eq:rms_norm_jvp.
     """
-    X_hat, r = divided(X, epsilon)
-    X_hat_dot = (X_dot - rowmean(X_hat * X_dot) * X_hat) / r
-    return alpha * X_hat_dot + alpha_dot * X_hat
+    r, X_hat, Y = normed(X, alpha, epsilon)
+    r_dot, X_hat_dot, Y_dot = normed_jvp(X_dot, alpha_dot, r, X_hat, alpha)
+    return Y_dot
 
 
 @checked
