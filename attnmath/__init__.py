@@ -52,6 +52,15 @@ from attnmath._formulas.masks import window_mask as window_mask
 from attnmath._formulas.merge import merge as merge
 from attnmath._formulas.merge import merge_jvp as merge_jvp
 from attnmath._formulas.merge import merge_vjp as merge_vjp
+from attnmath._formulas.normalizers import sigmoid_attention as sigmoid_attention
+from attnmath._formulas.normalizers import sigmoid_attention_jvp as sigmoid_attention_jvp
+from attnmath._formulas.normalizers import sigmoid_attention_vjp as sigmoid_attention_vjp
+from attnmath._formulas.normalizers import sink_attention as sink_attention
+from attnmath._formulas.normalizers import sink_attention_jvp as sink_attention_jvp
+from attnmath._formulas.normalizers import sink_attention_vjp as sink_attention_vjp
+from attnmath._formulas.normalizers import sink_softmax as sink_softmax
+from attnmath._formulas.normalizers import sink_softmax_jvp as sink_softmax_jvp
+from attnmath._formulas.normalizers import sink_softmax_vjp as sink_softmax_vjp
 from attnmath._formulas.normed_heads import capped_attention as capped_attention
 from attnmath._formulas.normed_heads import capped_attention_jvp as capped_attention_jvp
 from attnmath._formulas.normed_heads import capped_attention_vjp as capped_attention_vjp

@@ -55,7 +55,7 @@ def misshapen(letter: Argument, own: tuple, seen: Seen) -> str:
         return f"{has}it needs {axes.need(known)}{of}"
     if str(shape) == "()":
         return f"{has}it needs to be a number"
-    needs = f"{has}it needs {' or '.join(option.written(known) for option in shape.options)}"
+    needs = f"{has}it needs {' or '.join(dict.fromkeys(option.written(known) for option in shape.options))}"
     if not known.fits(axes, own):
         return needs + _to_match(shape, seen)
     if not axes.lead and not known.joins(axes.front(own)):

@@ -182,6 +182,8 @@ Bias = Annotated[Kind, "to ... n m", below_inf]
 Scale = Annotated[AnyScalar, "to ... n m"]
 ScaleGradient = Annotated[Kind, "to ... n m"]
 Factors = Annotated[Kind, "to ... n m", factors]
+Sinks = Annotated[AnyScalar, "() or ...heads or ...heads m_s", below_inf]
+SinksGradient = Annotated[Kind, "() or ...heads or ...heads m_s"]
 
 Features = Annotated[Kind, "... d", "d > 0"]
 PerFeature = Annotated[Kind, "d"]

@@ -100,3 +100,18 @@ def test_norms_and_caps():
         a, e = tensors(*alpha)
         A = g * (F.rms_norm(q, size, a, 0.5) @ F.rms_norm(k, size, e, 0.5).mT) + b
         agrees(plain.qk_norm_attention(Q, K, V, *alpha, B, gamma, 0.5, R), (weights(A) * torch.as_tensor(R)) @ v)
+
+
+def test_normalizers():
+    A, one, two = draw(2, 3, 4, hide=[(0, 0, 1), (1, 2)]), draw(2), draw(2, 3)
+    for sigma, rows in ((np.array(0.3), np.full((2, 3, 1), 0.3)), (one, one[:, None, None] + np.zeros((2, 3, 1))),
+                        (two, two[:, None, :] + np.zeros((2, 3, 3)))):
+        want = torch.softmax(torch.cat(tensors(rows, A), -1), -1)[..., rows.shape[-1]:]
+        agrees(plain.sink_softmax(A, sigma), want)
+        q, k, v = draw(2, 3, 2), draw(2, 4, 2), draw(2, 4, 5)
+        B = np.where(np.isneginf(A), -np.inf, 0)
+        wide = torch.softmax(torch.cat(tensors(rows, 0.5 * q @ k.swapaxes(1, 2) + B), -1), -1)[..., rows.shape[-1]:]
+        agrees(plain.sink_attention(q, k, v, sigma, B, 0.5), wide @ torch.as_tensor(v))
+    A, P = 0.5 * q @ k.swapaxes(1, 2) + B, rate(3, 4)
+    agrees(plain.sigmoid_attention(q, k, v, B, 0.5, P), (torch.sigmoid(torch.as_tensor(A)) * torch.as_tensor(P))
+           @ torch.as_tensor(v))

@@ -42,7 +42,7 @@ def drawn(function, seed=0, leading=(3,), dtype="float64", without=("given",)):
         letter = letters[letter.belongs] if letter.moves else letter
         axes = letter.shape.options[-1]
         front = leading if axes.lead is not None and (first in (letter.name, axes.lead) or letter.exact and not axes.lead) else ()
-        return (*front, *map(size, axes.names))
+        return (*(leading[-1:] if axes.lead == "heads" else front), *map(size, axes.names))
 
     def array(letter):
         condition = next((c for c in letter.conditions if c in VALUES), None)

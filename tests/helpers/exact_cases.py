@@ -242,6 +242,9 @@ FUNCTIONS = {  # what it means, the gradients, the tangents
     a.rms_norm: (plain.rms_norm, a.rms_norm_vjp, a.rms_norm_jvp),
     a.softcap: (plain.softcap, a.softcap_vjp, a.softcap_jvp),
     a.qk_norm_attention: (plain.qk_norm_attention, a.qk_norm_attention_vjp, a.qk_norm_attention_jvp),
+    a.sink_softmax: (plain.sink_softmax, a.sink_softmax_vjp, a.sink_softmax_jvp),
+    a.sink_attention: (plain.sink_attention, a.sink_attention_vjp, a.sink_attention_jvp),
+    a.sigmoid_attention: (plain.sigmoid_attention, a.sigmoid_attention_vjp, a.sigmoid_attention_jvp),
     a.capped_attention: (plain.capped_attention, a.capped_attention_vjp, a.capped_attention_jvp),
 }
 
@@ -299,6 +302,17 @@ def asked():
         R = rate(Q.shape[-2], K.shape[-2])
         yield a.capped_attention, [Q, K, V, warm(), *rest], {}
         yield a.capped_attention, [Q, K, V, warm(Q.shape[-2], 1), *rest], dict(R=R)
+    empty = draw(2, 2, 3, hide=[(0, 0, 1), (1, 1)])
+    for x in [[draw(2, 2), draw(2)], [draw(2, 3), draw()], [empty, draw(2)], [empty, draw(2, 3)], [empty, draw()]]:
+        yield a.sink_softmax, x, {}
+    for Q, K, V, *rest in heads():
+        R = rate(Q.shape[-2], K.shape[-2])
+        H = np.broadcast_shapes(*(np.shape(x)[:-2] for x in (Q, K, V)))[-1:]
+        yield a.sigmoid_attention, [Q, K, V, *rest], {}
+        yield a.sigmoid_attention, [Q, K, V, *rest], dict(R=R)
+        yield a.sink_attention, [Q, K, V, draw(), *rest], {}
+        yield a.sink_attention, [Q, K, V, draw(*H, 2), *rest], {}
+        yield a.sink_attention, [Q, K, V, draw(*H), *rest], dict(R=R)
     for Q, K, V, *rest in [[draw(2, 2), draw(2, 2), draw(2, 2)], [draw(1, 2), draw(2, 2), draw(2, 1), draw(2), draw()]]:
         yield a.qk_norm_attention, [Q, K, V, *draw(2, 2), *rest], dict(epsilon=2)
         yield a.qk_norm_attention, [Q, K, V, *draw(2, 2), *rest], dict(epsilon=3, R=rate(len(Q), 2))

@@ -193,9 +193,9 @@ def softcap(S, c):
     return c * (1 - 2 / (1 + exp(2 * S / c)))
 
 
-def from_scores(A, V, R=1):
-    """The output of a head with these scores."""
-    P, V = softmax(A) * R, entries(V)[0]
+def over_values(P, V):
+    """Weights times values."""
+    P, V = entries(P, V)
     batch = np.broadcast_shapes(P.shape[:-2], V.shape[:-2])
     P, V = np.broadcast_to(P, (*batch, *P.shape[-2:])), np.broadcast_to(V, (*batch, *V.shape[-2:]))
     O = np.empty((*P.shape[:-1], V.shape[-1]), object)
@@ -222,4 +222,31 @@ def qk_norm_attention(Q, K, V, alpha_Q, alpha_K, B=None, gamma=None, epsilon=0, 
 
 
 def capped_attention(Q, K, V, c, B=None, gamma=None, R=1):
-    return from_scores(with_mask(softcap(scores_before(Q, K, V, gamma), c), B), V, R)
+    return over_values(softmax(with_mask(softcap(scores_before(Q, K, V, gamma), c), B)) * R, V)
+
+
+def with_sinks(A, sigma):
+    """Scores with the sinks in front of each row, and how many there are."""
+    A, sigma = entries(A, sigma)
+    sigma = sigma.reshape(*sigma.shape, *[1] * (2 - sigma.ndim)) if A.ndim > 2 else sigma.reshape(1, -1)
+    rows = np.broadcast_to(sigma[:, None, :] if A.ndim > 2 else sigma, (*A.shape[:-1], sigma.shape[-1]))
+    return np.concatenate([rows, A], axis=-1), sigma.shape[-1]
+
+
+def sink_softmax(A, sigma):
+    A, count = with_sinks(A, sigma)
+    return softmax(A)[..., count:]
+
+
+def sink_attention(Q, K, V, sigma, B=None, gamma=None, R=1):
+    """The sinks are keys whose value is zero; dropout leaves them alone."""
+    A = attention_map(Q, K, V, B, gamma)[0]
+    batch = np.broadcast_shapes(A.shape[:-2], np.shape(V)[:-2])
+    A = np.broadcast_to(A, (*batch, *A.shape[-2:]))
+    return over_values(sink_softmax(A, sigma) * R, V)
+
+
+def sigmoid_attention(Q, K, V, B=None, gamma=None, R=1):
+    A = attention_map(Q, K, V, B, gamma)[0]
+    P = by_rows(lambda a: [0 if x == HIDDEN else 1 / (1 + exp(-x)) for x in a], A)
+    return over_values(P * R, V)

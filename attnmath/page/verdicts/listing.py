@@ -16,8 +16,8 @@ import attnmath
 from attnmath.page.verdicts.normal import ZERO, NormalForm
 
 NONE = ("none",)  # an argument that this cast does not have: nothing is added, nothing multiplied
-SAME = "column row flat ahead lifted lowered nonzero finite constant hide visible".split()
-SUMMED = ("sum_to", "summed", "heads_to_bias")  # over the axes that an argument does not have
+SAME = "column row flat ahead lifted lowered nonzero finite constant hide visible sink_rows".split()
+SUMMED = ("sum_to", "summed", "heads_to_bias", "sinks_summed")  # over the axes that an argument does not have
 REFERENCE = ("rowmax", "larger", "peak")  # what is subtracted and added again: any would do
 OPERATIONS = {ast.Mult: "mul", ast.MatMult: "mat", ast.Div: "div", ast.Pow: "power"}
 FUNCTIONS = ("exp", "log", "tanh", "sqrt", "rowsum", "rowmean", "diag")
