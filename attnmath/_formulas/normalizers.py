@@ -2,7 +2,7 @@
 
 from typing import Generic, NamedTuple
 
-from attnmath._formulas.attention import AttentionGradients, weighted_vjp
+from attnmath._formulas.attention import AttentionGradients
 from attnmath._formulas.blocks import sigmoid
 from attnmath._given.checked import checked
 from attnmath._given.letters import (
@@ -56,24 +56,49 @@ class SinkGradients(NamedTuple, Generic[Kind]):
     dgamma: ScaleGradient[Kind]
 
 
-def shared(A: Array, sigma: Scalar, *V: Array) -> tuple:
-    """The weights of the keys and those of the sinks, which together sum to one."""
-    sigma = sink_rows(sigma, A, *V)
+def mass(A: Array, sigma: Array) -> tuple:
+    """What the weights of a row are divided by: a sum of exponentials, less c in each."""
     c = larger(rowmax(A), rowmax(sigma))
     M = rowsum(exp(shift(A, c))) + rowsum(exp(shift(sigma, c)))
-    P = exp(shift(A, c)) / nonzero(M)
+    return c, M
+
+
+def keys_share(A: Array, sigma: Scalar, *V: Array) -> Array:
+    """The weights of the keys."""
+    sigma = sink_rows(sigma, A, *V)
+    c, M = mass(A, sigma)
+    return exp(shift(A, c)) / nonzero(M)
+
+
+def shared(A: Array, sigma: Scalar, *V: Array) -> tuple:
+    """The weights of the sinks and those of the keys, which together sum to one."""
+    sigma = sink_rows(sigma, A, *V)
+    c, M = mass(A, sigma)
     P_tilde = exp(shift(sigma, c)) / nonzero(M)
-    return P, P_tilde
+    P = exp(shift(A, c)) / nonzero(M)
+    return P_tilde, P
+
+
+def sunk_vjp(
+    dO: Array, O: Array, P_tilde: Array, P: Array, V: Array, R: Array | None
+) -> tuple:
+    """From the output back to values, scores and sinks."""
+    dV = T(times(P, R)) @ dO
+    dP = times(dO @ T(V), R)
+    D = rowsum(dO * O)
+    dA = P * (dP - D)
+    dsigma = -P_tilde * D
+    return dV, dA, dsigma
 
 
 @checked
 def sink_softmax(A: Pairs[Kind], sigma: Sinks) -> Pairs[Kind]:
     """The weights of the keys where sinks, keys without a value, take a part as well.
 
-    A (..., n, m), sigma () or (H,) or (H, m_s) -> P (..., n, m)
+    A (..., n, m), sigma () or (H,) or (H, d_s) -> P (..., n, m)
 
     A sink is a score that all queries share: a number for all heads, or one or several
-    for each head, the last leading axis of A; for A without leading axes () or (m_s,).
+    for each head, the last leading axis of A; for A without leading axes () or (d_s,).
     A sink of 0 is softmax with one added to the sum; -inf in an array is none. Raises
     TypeError unless all are floating-point arrays of one library and one precision,
     ValueError for a wrong shape, and for NaN or +inf in sigma.
@@ -85,8 +110,7 @@ def sink_softmax(A: Pairs[Kind], sigma: Sinks) -> Pairs[Kind]:
 
     Derived in chapters/normalizers.md, eq:sink_softmax.
     """
-    P, P_tilde = shared(A, sigma)
-    return P
+    return keys_share(A, sigma)
 
 
 @checked
@@ -95,14 +119,14 @@ def sink_softmax_vjp(
 ) -> SinkSoftmaxGradients[Kind]:
     """The gradients of the loss in scores and sinks, from that in the keys' weights.
 
-    dP (..., n, m), A (..., n, m), sigma () or (H,) or (H, m_s)
-    -> dA (..., n, m), dsigma () or (H,) or (H, m_s)
+    dP (..., n, m), A (..., n, m), sigma () or (H,) or (H, d_s)
+    -> dA (..., n, m), dsigma () or (H,) or (H, d_s)
 
     dsigma is summed over the queries, and over the axes that sigma lacks. Errors as for
     sink_softmax.
     Derived in chapters/normalizers.md, eq:sink_softmax_vjp.
     """
-    P, P_tilde = shared(A, sigma)
+    P_tilde, P = shared(A, sigma)
     D = rowsum(P * dP)
     dA = P * (dP - D)
     dsigma = -P_tilde * D
@@ -115,13 +139,13 @@ def sink_softmax_jvp(
 ) -> Pairs[Kind]:
     """The tangent of the keys' weights, from those of scores and sinks.
 
-    A_dot (..., n, m), sigma_dot () or (H,) or (H, m_s), A (..., n, m),
-    sigma () or (H,) or (H, m_s) -> P_dot (..., n, m)
+    A_dot (..., n, m), sigma_dot () or (H,) or (H, d_s), A (..., n, m),
+    sigma () or (H,) or (H, d_s) -> P_dot (..., n, m)
 
     A tangent of None is zero. Errors as for sink_softmax.
     Derived in chapters/normalizers.md, eq:sink_softmax_jvp.
     """
-    P, P_tilde = shared(A, sigma)
+    P_tilde, P = shared(A, sigma)
     mu = rowsum(P * A_dot) + rowsum(P_tilde * sink_rows(sigma_dot, A))
     return P * (A_dot - mu)
 
@@ -134,7 +158,7 @@ def sink_attention(
 ) -> Outputs[Kind]:
     """The output of a head with sinks: keys whose value is zero.
 
-    Q (..., n, d_k), K (..., m, d_k), V (..., m, d_v), sigma () or (H,) or (H, m_s),
+    Q (..., n, d_k), K (..., m, d_k), V (..., m, d_v), sigma () or (H,) or (H, d_s),
     B (..., n, m), gamma (), R (..., n, m) -> O (..., n, d_v)
 
     sigma as for sink_softmax, where H is the last leading axis of the scores; the rest
@@ -143,7 +167,7 @@ def sink_attention(
     Derived in chapters/normalizers.md, eq:sink_attention.
     """
     A = plus(gamma * (Q @ T(K)), B)
-    P, P_tilde = shared(A, sigma, V)
+    P = keys_share(A, sigma, V)
     return times(P, R) @ V
 
 
@@ -163,16 +187,17 @@ def sink_attention_vjp(
     is None. Conditions and errors as for sink_attention.
     Derived in chapters/normalizers.md, eq:sink_attention_vjp.
     """
-    P, P_tilde = shared(plus(gamma * (Q @ T(K)), B), sigma, V)
+    A = plus(gamma * (Q @ T(K)), B)
+    P_tilde, P = shared(A, sigma, V)
     O = times(P, R) @ V
-    dV, dA = weighted_vjp(dO, O, P, V, R)
+    dV, dA, dsigma = sunk_vjp(dO, O, P_tilde, P, V, R)
     dQ = gamma * dA @ K
     dK = T(gamma * dA) @ Q
-    dsigma = -P_tilde * rowsum(dO * O)
     dB = dA
     dgamma = dA * (Q @ T(K))
-    dQ, dK, dV, dB, dgamma = map(summed, (dQ, dK, dV, dB, dgamma), (Q, K, V, B, gamma))
-    return SinkGradients(dQ, dK, dV, sinks_summed(dsigma, sigma), dB, dgamma)
+    return SinkGradients(
+        summed(dQ, Q), summed(dK, K), summed(dV, V), sinks_summed(dsigma, sigma),
+        summed(dB, B), summed(dgamma, gamma))
 
 
 @checked
@@ -186,14 +211,15 @@ def sink_attention_jvp(
     """The tangent of the output of a head with sinks, from those of all its inputs.
 
     Q_dot (..., n, d_k), K_dot (..., m, d_k), V_dot (..., m, d_v), sigma_dot () or (H,)
-    or (H, m_s), B_dot (..., n, m), gamma_dot (), then the arguments of sink_attention
+    or (H, d_s), B_dot (..., n, m), gamma_dot (), then the arguments of sink_attention
     -> O_dot (..., n, d_v)
 
     A tangent has the shape of its argument; None is zero. Conditions and errors as for
     sink_attention.
     Derived in chapters/normalizers.md, eq:sink_attention_jvp.
     """
-    P, P_tilde = shared(plus(gamma * (Q @ T(K)), B), sigma, V)
+    A = plus(gamma * (Q @ T(K)), B)
+    P_tilde, P = shared(A, sigma, V)
     A_dot = gamma * (Q_dot @ T(K) + Q @ T(K_dot)) + gamma_dot * (Q @ T(K)) + B_dot
     mu = rowsum(P * A_dot) + rowsum(P_tilde * sink_rows(sigma_dot, P, V))
     P_dot = P * (A_dot - mu)
@@ -216,8 +242,8 @@ def sigmoid_attention(
     Derived in chapters/normalizers.md, eq:sigmoid_attention.
     """
     A = plus(gamma * (Q @ T(K)), B)
-    P = visible(sigmoid(finite(A)), A)
-    return times(P, R) @ V
+    S = visible(sigmoid(finite(A)), A)
+    return times(S, R) @ V
 
 
 @checked
@@ -237,10 +263,10 @@ def sigmoid_attention_vjp(
     Derived in chapters/normalizers.md, eq:sigmoid_attention_vjp.
     """
     A = plus(gamma * (Q @ T(K)), B)
-    P = visible(sigmoid(finite(A)), A)
-    dV = T(times(P, R)) @ dO
-    dP = times(dO @ T(V), R)
-    dA = dP * P * (1 - P)
+    S = visible(sigmoid(finite(A)), A)
+    dV = T(times(S, R)) @ dO
+    dS = times(dO @ T(V), R)
+    dA = dS * S * (1 - S)
     dQ = gamma * dA @ K
     dK = T(gamma * dA) @ Q
     dB = dA
@@ -267,7 +293,7 @@ def sigmoid_attention_jvp(
     Derived in chapters/normalizers.md, eq:sigmoid_attention_jvp.
     """
     A = plus(gamma * (Q @ T(K)), B)
-    P = visible(sigmoid(finite(A)), A)
+    S = visible(sigmoid(finite(A)), A)
     A_dot = gamma * (Q_dot @ T(K) + Q @ T(K_dot)) + gamma_dot * (Q @ T(K)) + B_dot
-    P_dot = P * (1 - P) * A_dot
-    return times(P_dot, R) @ V + times(P, R) @ V_dot
+    S_dot = S * (1 - S) * A_dot
+    return times(S_dot, R) @ V + times(S, R) @ V_dot
