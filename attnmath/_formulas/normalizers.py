@@ -57,7 +57,7 @@ class SinkGradients(NamedTuple, Generic[Kind]):
 
 
 def mass(A: Array, sigma: Array) -> tuple:
-    """What the weights of a row are divided by: a sum of exponentials, less c in each."""
+    """The largest score or sink of a row, and the sum of exponentials beside it."""
     c = larger(rowmax(A), rowmax(sigma))
     M = rowsum(exp(shift(A, c))) + rowsum(exp(shift(sigma, c)))
     return c, M
