@@ -76,20 +76,15 @@ def _in_empty_rows(number: float) -> Callable[[Steps, np.ndarray], np.ndarray]:
     return lambda s, P: np.where(steps.rows_without_keys(s), number, P)
 
 
-def _mean_in_empty_rows(s: Steps, P: np.ndarray) -> np.ndarray:
-    return np.where(steps.rows_without_keys(s), 1 / P.shape[-1], P)
-
-
 def empty_rows(case: Case, means: Conventions) -> Wordings:
-    nan, mean = _in_empty_rows(np.nan), _mean_in_empty_rows
+    nan, mean = _in_empty_rows(np.nan), steps.UNIFORM_ROWS["P"]
     if "empty row" in case.traits:
         yield "they are NaN", {"P": nan, "P_back": nan}
         yield "they are NaN in the output", {"P": nan}
         yield "they are NaN", {"P": nan, "P_back": nan, "dA": steps.zero_without_keys}
         yield "their weights are 1/m", {"P": mean, "P_back": mean}
         yield "their weights are 1/m in the output", {"P": mean}
-        yield "their weights are 1/m, without a gradient of the scores", {
-            "P": mean, "P_back": mean, "dA": steps.zero_without_keys}
+        yield "their weights are 1/m, without a gradient of the scores", steps.UNIFORM_ROWS
 
 
 MEMORY: list[Mistake] = [

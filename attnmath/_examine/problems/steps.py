@@ -165,7 +165,7 @@ def zero_without_keys(s: Steps, P: np.ndarray) -> np.ndarray:
     return np.where(rows_without_keys(s), 0.0, P)
 
 
-UNIFORM_ROWS: "StepChanges" = {"P": _mean, "P_back": _mean, "dA": zero_without_keys}  # for a query without keys
+UNIFORM_ROWS: StepChanges = {"P": _mean, "P_back": _mean, "dA": zero_without_keys}  # for a query without keys
 
 
 def changes_of_empty_rows(means: Conventions) -> tuple[StepChanges, ...]:
