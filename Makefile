@@ -40,7 +40,7 @@ COMPARED = changed=$$($(PY) tools/nb.py changed); [ -z "$$changed" ] || $(KERNEL
 CHECKS := $(DONE)/pairs $(DONE)/ledger $(DONE)/made $(DONE)/pages $(DONE)/notebooks
 LEDGER := chapters/ledger.md
 
-.PHONY: book test test-adapters check html chapter chapter-rows chapter-notebook env lab notebooks text ledger fresh-ledger pages museum trained second-order misprints proofs portable lint mutants exact-mutants identities wild wheel accessible clean help
+.PHONY: book test test-adapters check html chapter chapter-rows chapter-notebook env lab notebooks text ledger fresh-ledger pages museum trained second-order rounding misprints proofs portable lint mutants exact-mutants identities wild wheel accessible clean help
 
 help:
 	@echo 'make book        check every page and notebook, then build _build/html'
@@ -57,6 +57,7 @@ help:
 	@echo 'make museum      measure again which tests accept the mistakes of the museum (minutes)'
 	@echo 'make trained     train the transformer of the chapter on training again (minutes)'
 	@echo 'make second-order  measure time and memory of the derivatives of attention again (20 minutes)'
+	@echo 'make rounding    measure again how much of the bounds of rounding right programs use (minutes)'
 	@echo 'make misprints   try every one-symbol misprint of every displayed formula'
 	@echo 'make proofs      prove every displayed formula that is algebraic, in exact arithmetic'
 	@echo 'make lint        ruff, mypy and codespell'
@@ -186,6 +187,9 @@ trained: $(READY)
 
 second-order: $(READY)
 	$(ALL_THREADS) $(PY) benchmarks/second_order.py
+
+rounding: $(READY)
+	$(PY) benchmarks/rounding.py --jobs $(JOBS)
 
 misprints: $(READY)
 	$(PY) -m attnmath.page misprints

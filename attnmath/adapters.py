@@ -14,8 +14,8 @@ from attnmath._examine.layer.layer import Layer
 from attnmath._examine.layer.ready_layers import added_mask, bert, gpt2, llama, multihead_attention
 from attnmath._words.extras import absent
 
-__all__ = ["Layer", "bert", "gpt2", "jax_attention", "llama", "multihead_attention", "sdpa",
-           "transformers_attention"]
+__all__ = ["Layer", "bert", "gpt2", "jax_attention", "jvp_flash_attention", "llama", "multihead_attention",
+           "rcm_attention", "sdpa", "transformers_attention"]
 
 
 def sdpa() -> dict[str, Any]:
@@ -59,6 +59,52 @@ def transformers_attention(forward: Callable[..., Any] | None = None) -> dict[st
         forward = importlib.import_module(name).eager_attention_forward
     options = dict(mask="mask", bias="bias", scale="scaling", groups=None)
     return dict(fn=_as_called_by_models(forward), options=options, framework="torch", layout="bhsd")
+
+
+def jvp_flash_attention(attention: Any = None) -> dict[str, Any]:
+    """A kernel that is called with dual tensors, for examine(**jvp_flash_attention(JVPAttn)).
+
+    attention.fwd(q, k, v, attn_mask=, causal=, sm_scale=) -> o, attention.fwd_dual, the same of dual
+    tensors -> o, a dual tensor: the arguments of examine
+
+    None is JVPAttn of the package jvp_flash_attention. Its double backward is judged with
+    vjp_vjp=True beside it. Raises ImportError where the package, or PyTorch, is not installed.
+    Derived in chapters/examine.md.
+    """
+    forward_ad = _found("torch").autograd.forward_ad
+    if attention is None:
+        _found("jvp_flash_attention")
+        attention = importlib.import_module("jvp_flash_attention.jvp_attention").JVPAttn
+
+    def jvp(q: Any, k: Any, v: Any, q_dot: Any, k_dot: Any, v_dot: Any, **options: Any) -> tuple[Any, Any]:
+        with forward_ad.dual_level():
+            duals = (forward_ad.make_dual(x, dot) for x, dot in ((q, q_dot), (k, k_dot), (v, v_dot)))
+            return tuple(forward_ad.unpack_dual(attention.fwd_dual(*duals, **options)))
+
+    options = dict(mask="attn_mask", causal="causal", scale="sm_scale")
+    return dict(fn=attention.fwd, jvp=jvp, options=options, framework="torch", layout="bhsd")
+
+
+def rcm_attention(attention: Callable[..., Any]) -> dict[str, Any]:
+    """A kernel that takes tangents as arguments, as that of NVlabs/rcm, for examine(**rcm_attention(attention)).
+
+    attention(q, k, v, tq, tk, tv, causal, sm_scale) -> o, to, all of (b, H, n, d): the arguments of examine
+
+    With zeros as tangents it is the function whose gradients are examined. Raises ImportError
+    where PyTorch is not installed.
+    Derived in chapters/examine.md.
+    """
+    zeros = _found("torch").zeros_like
+
+    def fn(q: Any, k: Any, v: Any, causal: bool = False, sm_scale: float | None = None) -> Any:
+        return attention(q, k, v, zeros(q), zeros(k), zeros(v), causal, sm_scale)[0]
+
+    def jvp(q: Any, k: Any, v: Any, q_dot: Any, k_dot: Any, v_dot: Any, causal: bool = False,
+            sm_scale: float | None = None) -> tuple[Any, Any]:
+        return tuple(attention(q, k, v, q_dot, k_dot, v_dot, causal, sm_scale))
+
+    options = dict(causal="causal", scale="sm_scale")
+    return dict(fn=fn, jvp=jvp, options=options, framework="torch", layout="bhsd")
 
 
 def _found(name: str) -> ModuleType:

@@ -1,4 +1,4 @@
-"""What examine's comparison costs beside the kernel that it judges, in one run.
+"""What examine's comparison and the bounds of rounding cost beside the kernel that is judged, in one run.
 
     python benchmarks/examine.py            n = 1024, d = 64, 1 and 8 heads
     python benchmarks/examine.py --sizes 256 --runs 31 --threads 1
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from attnmath import rounding
 from attnmath._examine.problems.bounds import judge_answer, right_and_bounds
 from attnmath._examine.problems.case import Answer, Case, Conventions
 
@@ -29,12 +30,13 @@ class Problem:
         self.got = Answer(*(x.double().numpy() for x in kernel(self)))
 
 
-def kernel(p):
+def kernel(p, dtype=torch.float32):
     """Forward and backward of the kernel that writes attention out."""
-    Q, K, V = (x.clone().requires_grad_() for x in p.x[:3])
+    *given, dO = (x.to(dtype, copy=True) for x in p.x)
+    Q, K, V = (x.requires_grad_() for x in given)
     with sdpa_kernel(SDPBackend.MATH):
         O = torch.nn.functional.scaled_dot_product_attention(Q, K, V)
-    return O.detach(), *torch.autograd.grad(O, [Q, K, V], p.x[3])
+    return O.detach(), *torch.autograd.grad(O, [Q, K, V], dO)
 
 
 def comparison(p):
@@ -44,18 +46,30 @@ def comparison(p):
     return judged
 
 
-CANDIDATES = {"comparison": comparison, "kernel": kernel}
+def kernel64(p):
+    """The same in float64."""
+    return kernel(p, torch.float64)
 
 
-def seconds(p, runs, clock):
-    """The time of each candidate in each run; the two take turns."""
-    taken = {name: [] for name in CANDIDATES}
-    for run in range(-2, runs):  # two to warm up
-        for name in list(CANDIDATES)[:: 1 if run % 2 else -1]:
+def gradients(p):
+    """The bounds of the gradients in float64, with those of the output that they need."""
+    return rounding.attention_vjp(p.x[3], *p.x[:3], dtype="float64")
+
+
+def output(p):
+    """The bounds of the output in float64."""
+    return rounding.attention(*p.x[:3], dtype="float64")
+
+
+def seconds(p, candidates, runs, clock):
+    """The time of each candidate in each run; they take turns."""
+    taken = {run.__name__: [] for run in candidates}
+    for turn in range(-2, runs):  # two to warm up
+        for run in candidates[:: 1 if turn % 2 else -1]:
             start = clock()
-            CANDIDATES[name](p)
-            if run >= 0:
-                taken[name].append(clock() - start)
+            run(p)
+            if turn >= 0:
+                taken[run.__name__].append(clock() - start)
     return {name: np.array(each) for name, each in taken.items()}
 
 
@@ -74,12 +88,13 @@ def main():
     given = options.parse_args()
     torch.set_num_threads(given.threads)
     clock = time.process_time if given.processor else time.perf_counter
-    print(f"d = {D}, float32, {given.threads} threads; median (quartiles)")
+    print(f"d = {D}, {given.threads} threads; median (quartiles)")
     for n, heads in ((n, heads) for n in given.sizes for heads in given.heads):
-        taken = seconds(Problem(n, heads), given.runs, clock)
-        ratio = taken["comparison"] / taken["kernel"]
-        times = ", ".join(f"{name} {quartiles(1e3 * each, '.1f')} ms" for name, each in taken.items())
-        print(f"n = {n}, H = {heads}: {times}; ratio {quartiles(ratio, '.2f')}")
+        for *judges, judged in ((comparison, kernel), (gradients, output, kernel64)):
+            taken = seconds(Problem(n, heads), (*judges, judged), given.runs, clock)
+            times = ", ".join(f"{name} {quartiles(1e3 * each, '.1f')} ms" for name, each in taken.items())
+            ratios = (quartiles(taken[run.__name__] / taken[judged.__name__], ".2f") for run in judges)
+            print(f"n = {n}, H = {heads}: {times}; ratio {', '.join(ratios)}")
 
 
 if __name__ == "__main__":

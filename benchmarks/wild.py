@@ -15,6 +15,7 @@ import time
 import warnings
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -23,9 +24,12 @@ from typing import NamedTuple
 WILD = Path(__file__).parent.parent / "tests" / "wild"
 sys.path.insert(0, str(WILD))
 COLLECTIONS = {
-    "right": ["right", "right_later", "right_third"],
-    "mistakes": ["mistakes_public", "mistakes_imagined", "mistakes_later", "mistakes_third"],
+    "right": ["right", "right_later", "right_third", "right_fourth", "layers_right"],
+    "mistakes": ["mistakes_public", "mistakes_imagined", "mistakes_later", "mistakes_third",
+                 "mistakes_fourth", "layers_wrong"],
     "hostile": ["hostile", "hostile_later"],
+    "second_right": ["second_right"],  # tangents and double backwards that somebody wrote by hand
+    "second_mistakes": ["second_wrong"],
 }
 FORMATS = "float64", "float32", "bfloat16"
 
@@ -58,6 +62,9 @@ def examined(module, name, dtype, isolate=False):
     torch.set_num_threads(1)
     case = cases_of(module)[name]
     made = case.make()
+    if isinstance(made, dict):  # with a derivative of the second order
+        made, further = made["fn"], {name: made[name] for name in ("jvp", "vjp_vjp")}
+        case = replace(case, further={**case.further, **further})
     more = {"isolate": True} if isolate else {}
     if case.kind == "layer":
         return examine_layer(made, dtype=dtype, seed=1, smallest=False, **case.further, **more)
@@ -84,8 +91,8 @@ def outcome(job):
         report = examined(module, name, dtype, isolate)
         failed = any(f.name == "examination" for f in report.findings)
         verdict = "exception" if failed else judged(report)
-        further = [f.title for f in report.findings if f.kind in ("mistake", "unnamed", "unlisted")][1:]
-        sentence = "; also: ".join([report.sentence, *further])
+        further = [f.title for f in report.findings if f.kind in ("mistake", "unnamed", "unlisted")]
+        sentence = "; also: ".join([report.sentence, *(x for x in further if x[:40] not in report.sentence)])
         named = report.verdict == "wrong" and any(f.kind in ("mistake", "contract") for f in report.findings)
         named |= any(f.kind == "unlisted" and " in which " in f.title for f in report.findings)
     except BaseException as error:  # what the checker lets out
@@ -119,13 +126,13 @@ def table(which, outcomes):
     """How many of each verdict, for each format; and how long the middle one takes."""
     for dtype in dict.fromkeys(x.dtype for x in outcomes):
         here = [x for x in outcomes if x.dtype == dtype]
-        groups = dict.fromkeys(x.kind for x in here) if which == "right" else [""]
+        groups = dict.fromkeys(x.kind for x in here) if which.endswith("right") else [""]
         for kind in groups:
             some = [x for x in here if not kind or x.kind == kind]
             counts = ", ".join(f"{n} {word}" for word, n in Counter(x.verdict for x in some).most_common())
-            named = f"; {sum(x.named for x in some)} with a name" if which == "mistakes" else ""
+            named = f"; {sum(x.named for x in some)} with a name" if which.endswith("mistakes") else ""
             seconds = f"median {median(x.seconds for x in some):.1f} s"
-            print(f"{which:9} {kind:10} {dtype:9} {len(some):3}: {counts}{named}; {seconds}")
+            print(f"{which:15} {kind:10} {dtype:9} {len(some):3}: {counts}{named}; {seconds}")
 
 
 def main():
@@ -139,7 +146,7 @@ def main():
     found = []
     for which in [args.only] if args.only else COLLECTIONS:
         outcomes = []
-        dtypes = args.dtypes or (FORMATS if which == "right" else ["float32"])
+        dtypes = args.dtypes or (FORMATS if which.endswith("right") else ["float32"])
         for x in run(list(jobs_of(which, dtypes, args.case)), args.jobs):
             outcomes.append(x)
             print(f"{x.name:44} {x.dtype:9} {x.verdict:16} {x.seconds:5.1f} s  {x.sentence[:150]}", flush=True)
@@ -149,7 +156,7 @@ def main():
         if outcomes:
             table(which, outcomes)
     if args.names:
-        named = [x for which, outcomes in found if which == "mistakes" for x in outcomes if x.named]
+        named = [x for which, outcomes in found if which.endswith("mistakes") for x in outcomes if x.named]
         args.names.write_text("".join(f"{x.name} {x.dtype}\n  author: {x.about}\n  checker: {x.sentence}\n"
                                       for x in named))
 

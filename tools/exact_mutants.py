@@ -50,8 +50,8 @@ class Engine:
         attnmath.check_jvp(f_jvp, f, *x, exact=True, **constants)
 
     @staticmethod
-    def same(f, definition, *x):
-        got, want = f(*x), np.asarray(definition(*x), float)
+    def same(f, definition, *x, **constants):
+        got, want = f(*x, **constants), np.asarray(definition(*x, **constants), float)
         if not np.array_equal(got, want):
             raise AssertionError(f"refuted: {f.__name__} of numbers")
 

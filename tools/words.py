@@ -2,7 +2,8 @@
 
     python tools/words.py    a table: words before the exercises, and the limit
 
-Displays, code and what a cell prints are not counted, nor is anything from the heading *Exercises* on.
+Displays, code and what a cell prints are not counted, nor is anything from the heading *Exercises* on; of
+*rounding* neither are the proofs that are folded.
 """
 
 import re
@@ -20,6 +21,7 @@ MADE = ("ledger", "museum", "errata", "cheat_sheet", "sources", "api", "bibliogr
 
 FRONT = re.compile(r"\A---\n.*?\n---\n", re.S)
 DISPLAY = re.compile(r"^\$\$.*?\$\$[ \t]*(\([^)\n]*\))?[ \t]*$", re.S | re.M)
+FOLDED = re.compile(r"^:::\{admonition\}.*\n:class: dropdown\n[\s\S]*?^:::$", re.M)
 FENCE = re.compile(r"^(`{3,})[^\n]*\n(.*?)^\1[ \t]*$", re.S | re.M)
 INLINE = re.compile(r"(?<!\\)\$[^$\n]+(?:\n[^$\n]+)*\$")
 TARGET = re.compile(r"^\([\w-]+\)=$|^:{3,}.*$|^:\w+:.*$|^\|?[ :|-]+\|$", re.M)
@@ -46,6 +48,7 @@ def captions(text):
 def words(path, part=TO_THE_EXERCISES):
     """The words of a part of a chapter, from its beginning."""
     text = part.match(FRONT.sub("", path.read_text("utf-8")))[0]
+    text = FOLDED.sub("", text) if path.stem == "rounding" else text
     return count(text) + count(captions(text))
 
 

@@ -257,24 +257,27 @@ class Point(FiniteField):
             return row[-max(known)[1]]
         key = tuple(sorted(by_key))
         if key not in self.maxima:
-            self.maxima[key] = self._drawn(self.of_unknowns, max(x._real for x in row))
+            self.maxima[key] = self._drawn(self.of_unknowns, max(map(_real, row)))
             degrees = [x.top + x.bottom for x in row if isinstance(x, Number)]
             self.inside = max(self.inside, 2 * max(degrees, default=0))
         if not self.takes_entries:
             signs = [x.sign for x in row]
             sign = max(signs) if max(signs) > 0 or min(signs) < 0 and 0 not in signs else 0
             return self.maxima[key].known_as(sign, 1)
-        if any(x._real != x._real for x in row):
+        if any(_real(x) != _real(x) for x in row):
             raise NotAlgebraic("undecided: a maximum, where no point of real numbers is at hand")
-        second, largest = sorted(by_key.values(), key=lambda x: x._real)[-2:]
-        if largest._real - second._real <= CLOSE * abs(largest._real):
+        second, largest = sorted(by_key.values(), key=_real)[-2:]
+        if _real(largest) - _real(second) <= CLOSE * abs(_real(largest)):
             raise NotAlgebraic("undecided: a maximum of two numbers that float64 hardly tells apart")
         return largest
 
 
-def _real(x: Number) -> float:
+def _real(x: Number | Infinite) -> float:
     """Its value at the point of real numbers; nan for a part of a cosine, which is not real there."""
-    return math.nan if isinstance(x._real, complex) else x._real
+    at = x._real
+    if not isinstance(at, complex):
+        return at
+    return at.real if abs(at.imag) <= CLOSE * abs(at) else math.nan  # of the slope of a cosine
 
 
 def _real_log(x: Number) -> float:

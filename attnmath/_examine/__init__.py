@@ -6,5 +6,6 @@ mistakes    the mistakes that have a name
 diagnosis   what is wrong, and why
 report      what was found, and how it is told
 layer       the same for a whole layer
+second      the same for a tangent and a double backward
 examine     the function that is called
 """

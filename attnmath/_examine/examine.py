@@ -21,6 +21,8 @@ from attnmath._examine.diagnosis.reference import checked_reference
 from attnmath._examine.problems.case import USUAL_SCALES, Conventions, scale_number
 from attnmath._examine.report.display import Progress
 from attnmath._examine.report.report import Report
+from attnmath._examine.second.calls import NoDerivatives, checked_second
+from attnmath._examine.second.judged import with_second
 
 DEMANDS = {
     "layout": AXIS_ORDERS + MORE_ORDERS,
@@ -39,10 +41,11 @@ DEMANDS = {
 
 def examine(
     fn: Callable[..., Any], backward: Callable[..., Any] | None = None, *,
+    jvp: Callable[..., Any] | bool | None = None, vjp_vjp: Callable[..., Any] | bool | None = None,
     options: Mapping[str, Any] | Iterable[str] | None = None, conventions: Mapping[str, str] | None = None,
     reference: Any = None, scale: str | float | None = None, sizes: Mapping[str, int] | None = None,
-    without: Iterable[str] = (), dtype: Any = None,
-    framework: str | None = None, layout: str | None = None, device: Any = None,
+    without: Iterable[str] = (), dtype: Any = None, framework: str | None = None, layout: str | None = None,
+    device: Any = None, truncate: bool | None = None,
     seed: int | None = None, time_limit: float = 30.0, smallest: bool = True,
     progress: bool | Callable[[str], None] | None = None, isolate: bool = False,
 ) -> Report:
@@ -51,23 +54,26 @@ def examine(
     fn(q, k, v, **options) -> o, for q (b, H, n, d_k), k (b, G, m, d_k), v (b, G, m, d_v), o (b, H, n, d_v),
     or another layout; backward(do, q, k, v, **options) -> dq, dk, dv -> report
 
-    Without backward, fn is differentiated by PyTorch's autograd or by jax.vjp. options says
-    what fn can take, by its own keywords: a mapping from "mask", "bias", "causal", "scale",
-    "groups", "dropout", "dropout_mask" and "seed" to their names. conventions is what is
-    demanded of it: "layout", "mask", "causal", "groups", "scale", "empty", "dropout"; what is not
-    demanded is found out, and stated in the report; scale=1 or scale="1/d_k" demands a scale.
-    sizes says which sizes it takes alone, as {"n": 64, "d_k": 32, "H": 8}; what is not said is found out.
-    without names what is not meant to be there: gradients, as "dV", and keywords of fn that are
-    no options. reference is your own plain function, whatever it computes, called as fn is, or a
-    pair of it and its backward: fn has to agree with what it gives in float64. dtype is float64,
-    float32, bfloat16 or float16; without it float32, and float64 for NumPy. A call longer than
-    time_limit seconds counts as one that hangs. With smallest=False the smallest failing
-    case is not looked for. progress=None tells on a terminal how far it is; a function is
-    called with what is being done. seed makes the problems the same again. With isolate=True
-    all is done in a process of its own, with limits of time and memory: what ends a process or
-    never ends is told in the report; where processes cannot be copied (Windows, macOS, after
-    the first use of CUDA or JAX) fn needs to be found by its name in a module. Raises TypeError
-    for an fn that cannot be called, ValueError for an option or a convention that is not known.
+    Without backward, fn is differentiated by PyTorch's autograd or by jax.vjp. options says what fn can take,
+    by its own keywords: a mapping from "mask", "bias", "causal", "scale", "groups", "dropout", "dropout_mask"
+    and "seed" to their names. conventions is what is demanded of it: "layout", "mask", "causal", "groups",
+    "scale", "empty", "dropout"; what is not demanded is found out, and stated in the report; scale=1 or
+    scale="1/d_k" demands a scale. sizes says which sizes it takes alone, as {"n": 64, "d_k": 32, "H": 8}.
+    without names what is not meant to be there: gradients, as "dV", and keywords of fn that are no options.
+    reference is your own plain function, whatever it computes, called as fn is, or a pair of it and its
+    backward: fn has to agree with what it gives in float64. dtype is float64, float32, bfloat16 or float16;
+    without it float32, and float64 for NumPy. A call longer than time_limit seconds counts as one that hangs.
+    With smallest=False the smallest failing case is not looked for. progress=None tells on a terminal how far
+    it is; a function is called with what is being done. seed makes the problems the same again. With
+    isolate=True all is done in a process of its own, with limits of time and memory: what ends a process or
+    never ends is told in the report; where processes cannot be copied (Windows, macOS, after the first use of
+    CUDA or JAX) fn needs to be found by its name in a module. truncate=True allows sums that cut off digits, as
+    tensor cores do; None does so on CUDA alone. Raises TypeError for what cannot be called, ValueError for an
+    option or a convention that is not known.
+
+    jvp(q, k, v, q_dot, k_dot, v_dot, **options) -> o_dot, or o and o_dot; vjp_vjp(q_dot, k_dot, v_dot, do, q, k,
+    v, **options) -> do_bar, q_bar, k_bar, v_bar, the gradients of sum(q_dot * dq + k_dot * dk + v_dot * dv): both
+    are judged as a backward is. True is PyTorch's or JAX's own derivative of fn, and of its backward.
 
     >>> import numpy as np
     >>> from attnmath import examine
@@ -80,7 +86,8 @@ def examine(
     Derived in chapters/examine.md.
     """
     began = time.perf_counter()
-    told = _demanded(conventions, layout, scale)
+    told = replace(_demanded(conventions, layout, scale), truncate=_truncated(truncate, device))
+    second = checked_second(jvp, vjp_vjp)
     check_candidate(fn, backward, told.layout, time_limit)
     seed = secrets.randbits(31) if seed is None else _whole_number(seed)
     screen = sys.stderr.isatty()
@@ -88,7 +95,7 @@ def examine(
     how = dict(options=options, framework=framework, dtype=dtype, layout=told.layout, device=device)
     how |= dict(time_limit=time_limit, sizes=sizes)
     given = None if reference is None else checked_reference(reference)
-    work = partial(_examined, fn, backward, how, told, seed, smallest, _words(without), given)
+    work = partial(_examined, fn, backward, how, told, seed, smallest, _words(without), given, second)
     report = judged_apart(work, name_of(fn), time_limit, say) if isolate else work(say)
     say("")
     return replace(report, seconds=time.perf_counter() - began, seed=seed)
@@ -96,15 +103,16 @@ def examine(
 
 def _examined(
     fn: Callable, backward: Callable | None, how: Mapping[str, Any], told: Conventions, seed: int, smallest: bool,
-    without: frozenset[str], reference: Any, say: Callable[[str], None],
+    without: frozenset[str], reference: Any, second: Mapping[str, Any], say: Callable[[str], None],
 ) -> Report:
     """The report, in this process."""
     candidate = Candidate(fn, backward, **how)
     examination = Examination(candidate, told, seed, say, without, reference)
     try:
         with given_back():
-            return examination.report(smallest)
-    except BadDevice:
+            report = examination.report(smallest)
+            return with_second(examination, report, second, smallest) if second else report
+    except (BadDevice, NoDerivatives):
         raise
     except (Exception, SystemExit, GeneratorExit) as error:  # of ours: it says nothing about the function
         return examination.failed(error)
@@ -127,14 +135,15 @@ def _demanded(conventions: Mapping[str, str] | None, layout: str | None, scale: 
         if demands.get("scale", scale) != scale:
             raise ValueError(f"examine: scale is {scale!r}, and conventions has scale={demands['scale']!r}")
         demands["scale"] = scale
-    names = [f.name for f in fields(Conventions)]
     for name, value in demands.items():
-        if name not in names:
+        if name not in DEMANDS:
+            names = [f.name for f in fields(Conventions) if f.name in DEMANDS]
             raise ValueError(f"examine: conventions has {name!r}; it can have {', '.join(names)}")
         if value not in DEMANDS[name] and not (name == "scale" and _is_number(value)):
             values = ", ".join(map(repr, DEMANDS[name]))
             raise ValueError(f"examine: conventions has {name}={value!r}; it needs one of {values}")
-    return Conventions(**{k: x if isinstance(x, str) else str(x) for k, x in demands.items()})
+    said: dict[str, Any] = {k: x if isinstance(x, str) else str(x) for k, x in demands.items()}
+    return Conventions(**said)
 
 
 def _is_number(x: object) -> bool:
@@ -143,6 +152,13 @@ def _is_number(x: object) -> bool:
         return math.isfinite(scale_number(str(x)))
     except (ValueError, ZeroDivisionError):
         return False
+
+
+def _truncated(truncate: object, device: Any) -> bool:
+    """Whether sums may cut off digits; as is usual on the device."""
+    if truncate is not None and not isinstance(truncate, bool):
+        raise ValueError(f"examine: truncate is {truncate!r}; it needs to be True, False or None")
+    return str(device).startswith("cuda") if truncate is None else truncate
 
 
 def _whole_number(seed: object) -> int:

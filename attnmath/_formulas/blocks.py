@@ -5,11 +5,19 @@ from typing import Annotated, Generic, NamedTuple
 from attnmath._formulas.projections import linear, linear_jvp, linear_vjp
 from attnmath._formulas.softmax import log_softmax, log_softmax_jvp, log_softmax_vjp
 from attnmath._given.checked import checked
-from attnmath._given.letters import AnyArray, AnyScalar, Kind, Rows, Tokens, all_finite, positive_number
+from attnmath._given.letters import (
+    AnyArray,
+    AnyScalar,
+    Features,
+    Kind,
+    PerFeature,
+    Rows,
+    Tokens,
+    all_finite,
+    positive_number,
+)
 from attnmath._words.arrays import Array, Scalar, inner, rowmean, sqrt, sum_to, tanh
 
-Features = Annotated[Kind, "... d", "d > 0"]
-PerFeature = Annotated[Kind, "d"]
 Least = Annotated[AnyArray | float, "()", positive_number]
 Entries = Annotated[Kind, "..."]
 Up = Annotated[Kind, "d d_u", all_finite]

@@ -2,6 +2,7 @@
 
     ... n d_k      axes by name, after leading ones that broadcast against those of the others
     ...X n d_k     the leading axes are those of X
+    ...heads k     there is an axis of heads if there are leading axes: the last of them
     to ... n m     what broadcasts to the scores
     () or H        one of several; () has no axes
 """
@@ -20,7 +21,7 @@ SIZE_RULES = {">": lambda a, b: a > b, "divides": lambda a, b: b % a == 0}
 
 
 class ShapeAxes(NamedTuple):
-    """Axes by name; `lead` says which stand in front: None none, "" all, "X" those of X."""
+    """Axes by name; `lead` says which stand in front: None none, "" all, "X" those of X, "heads" the last."""
 
     lead: str | None
     names: tuple[str, ...]
@@ -29,6 +30,7 @@ class ShapeAxes(NamedTuple):
         """As a tuple: what is known in numbers, the rest by name."""
         sizes = known.sizes if known else {}
         front = () if self.lead is None else known.leads[self.lead] if known and self.lead else ("...",)
+        front = ("H",) if self.lead == "heads" and not known else front
         axes = [str(x) for x in (*front, *(sizes.get(name, name.replace("*", " ")) for name in self.names))]
         return f"({', '.join(axes)}{',' * (len(axes) == 1 and axes != ['...'])})"
 
@@ -61,9 +63,9 @@ class Shape(NamedTuple):
 class KnownSizes:
     """What the arrays seen so far say: sizes by name, the leading axes of each, and of all."""
 
-    def __init__(self) -> None:
-        self.sizes: dict[str, int] = {"1": 1}
-        self.leads: dict[str, tuple] = {"": ()}
+    def __init__(self, counts: dict[str, int] | None = None) -> None:
+        self.sizes: dict[str, int] = {"1": 1} | (counts or {})
+        self.leads: dict[str, tuple] = {"": (), "heads": ()}
 
     def takes(self, letter: Any, own: tuple) -> bool:
         """Whether the shape of a letter fits what is known, which then knows more."""
@@ -92,10 +94,16 @@ class KnownSizes:
                 return False
         return not lead or own[:front] == self.leads[lead]
 
+    @property
+    def features(self) -> int:
+        """How many a score is a sum over: d_k, and d_r more where a part is turned by itself."""
+        return self.sizes["d_k"] + self.sizes.get("d_r", 0)
+
     def joins(self, own: tuple) -> bool:
         """Whether leading axes broadcast against those of all, and so join them."""
         joined = broadcast(own, self.leads[""])
         self.leads[""] = self.leads[""] if joined is None else joined
+        self.leads["heads"] = self.leads[""][-1:]
         return joined is not None
 
 

@@ -41,9 +41,9 @@ def no_tuple(letter: Argument, x: Any) -> str:
     return f"{letter.name} is a {type(x).__name__}; it needs to be {kind}, a named tuple of {fields}"
 
 
-def misshapen(letter: Argument, own: tuple, seen: Seen) -> str:
-    """About an array whose shape does not fit those that were seen before it."""
-    known, shape = KnownSizes(), letter.shape
+def misshapen(letter: Argument, own: tuple, seen: Seen, counts: dict[str, int]) -> str:
+    """About an array whose shape does not fit those that were seen before it, and sizes that are given."""
+    known, shape = KnownSizes(counts), letter.shape
     for other, its in seen:
         known.takes(other, its)
     axes, has = shape.options[0], f"{letter.name} has shape {own}; "
@@ -55,7 +55,7 @@ def misshapen(letter: Argument, own: tuple, seen: Seen) -> str:
         return f"{has}it needs {axes.need(known)}{of}"
     if str(shape) == "()":
         return f"{has}it needs to be a number"
-    needs = f"{has}it needs {' or '.join(option.written(known) for option in shape.options)}"
+    needs = f"{has}it needs {' or '.join(dict.fromkeys(option.written(known) for option in shape.options))}"
     if not known.fits(axes, own):
         return needs + _to_match(shape, seen)
     if not axes.lead and not known.joins(axes.front(own)):
@@ -86,8 +86,8 @@ def _all(names: list[str]) -> str:
 class Check:
     """Makes of the arguments of one function what its formula needs, in the order of its parameters.
 
-    A gamma of None becomes 1/sqrt(d_k), and a tangent of None zeros, or 0; if one array or
-    number is complex, all arrays become complex.
+    A gamma of None becomes 1/sqrt(d_k), with d_k + d_r where a part is turned by itself, and a tangent of
+    None zeros, or 0; if one array or number is complex, all arrays become complex.
     """
 
     def __init__(self, function: Callable):
@@ -106,6 +106,7 @@ class Check:
         self.shaped = sorted(shaped, key=lambda x: 2 if x[1].exact else x[1].shape.spreads)
         self.conditions = [(k, x, c) for k, x in self.shaped if not x.exact for c in x.conditions]
         self.scales = [k for k, x in letters if x.name == "gamma"]
+        self.counted = [(k, x) for k, x in enumerate(self.arguments) if x.base is int and not x.optional]
         places = {x.name: k for k, x in letters}
         self.tangents = [(k, x, places[x.belongs]) for k, x in letters if x.moves]
 
@@ -122,7 +123,7 @@ class Check:
             if x[k] is not None and fails(x[k], condition):
                 raise ValueError(f"{name}: {condition.refusal(letter.name, x[k])}")
         for k in self.scales:
-            x[k] = default_scale(known.sizes["d_k"], first) if x[k] is None else x[k]
+            x[k] = default_scale(known.features, first) if x[k] is None else x[k]
         for k, letter, of in self.tangents:
             x[k] = moving(name, letter, x[k], x[of])
         return self.gathered(given, x) if self.tuples else x
@@ -162,12 +163,13 @@ class Check:
 
     def known(self, name: str, x: list) -> KnownSizes:
         """What all shapes say together; a ValueError for the first that says something else."""
-        known = KnownSizes()
+        counts = {letter.name: x[k] for k, letter in self.counted}
+        known = KnownSizes(counts)
         for j, (k, letter) in enumerate(self.shaped):
             one = x[k]
             if one is not None and not known.takes(letter, () if is_number(one) else tuple(one.shape)):
                 seen = [(other, shape(x[i])) for i, other in self.shaped[:j] if x[i] is not None]
-                raise ValueError(f"{name}: {misshapen(letter, shape(one), seen)}")
+                raise ValueError(f"{name}: {misshapen(letter, shape(one), seen, counts)}")
         return known
 
 

@@ -109,6 +109,15 @@ positive_number = ValueCondition(
     lambda x: (x > 0) & (x < math.inf),
     "{it}; it needs to be positive and finite, since a row of equal entries is divided by its square root",
 )
+not_negative = ValueCondition(
+    lambda x: (x >= 0) & (x < math.inf), "{it}; it needs to be finite, and 0 or more"
+)
+cap = ValueCondition(
+    lambda c: (c > 0) & (c < math.inf), "{it}; it needs to be positive and finite, since scores are divided by it"
+)
+before_a_mask = ValueCondition(
+    _is_finite, "{of} holds NaN or infinity; it needs finite numbers, since a mask is added behind the cap"
+)
 rate = ValueCondition(lambda rho: (rho >= 0) & (rho < 1), "{it}; it needs to be in [0, 1)")
 
 
@@ -173,7 +182,11 @@ Bias = Annotated[Kind, "to ... n m", below_inf]
 Scale = Annotated[AnyScalar, "to ... n m"]
 ScaleGradient = Annotated[Kind, "to ... n m"]
 Factors = Annotated[Kind, "to ... n m", factors]
+Sinks = Annotated[AnyScalar, "() or ...heads or ...heads d_s", below_inf]
+SinksGradient = Annotated[Kind, "() or ...heads or ...heads d_s"]
 
+Features = Annotated[Kind, "... d", "d > 0"]
+PerFeature = Annotated[Kind, "d"]
 Tokens = Annotated[Kind, "... n d", all_finite]
 OtherTokens = Annotated[Kind, "... m d_z", all_finite]
 HeadsBias = Annotated[Kind, "to ... H n m", below_inf, no_mask]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnmath._examine.problems.case import Case, Conventions
+from attnmath._examine.problems.pieces import slopes_of_any
 from attnmath._formulas.masks import document_mask, padding_mask, window_mask
 from attnmath.rounding.formats import nearest
 
@@ -47,10 +48,18 @@ class VectorCase:
         if self.rate:
             R = np.where(self.bits("R", (b, H, n, m)) < 256 * self.rate, 0.0, 1 / (1 - self.rate))
         bias = None if self.bias is None else nearest(_added_to_scores(self, self.bias), dtype)
-        scale = 1 / math.sqrt(d_k) if self.scale is None else self.scale
-        scale = float(nearest(np.array(scale), "float64" if dtype == "float64" else "float32"))
         Q, K, V, dO = (nearest(x[name], dtype) for name in shapes)
-        return Case(Q, K, V, dO, keep, bias, self.causal is not None, scale, R, self.name)
+        return Case(Q, K, V, dO, keep, bias, self.causal is not None, self.scale_in(dtype), R, self.name)
+
+    @property
+    def named_sizes(self) -> dict[str, int]:
+        """By their letters."""
+        return dict(zip(("b", "H", "G", "n", "m", "d_k", "d_v"), self.sizes))
+
+    def scale_in(self, dtype: str) -> float:
+        """The scale, a number of float32 for the formats up to it."""
+        scale = 1 / math.sqrt(self.sizes[5]) if self.scale is None else self.scale
+        return float(nearest(np.array(scale), "float64" if dtype == "float64" else "float32"))
 
     def drawn(self, letter: str, shape: tuple[int, ...]) -> np.ndarray:
         """Sums of twelve uniform numbers less 6: nearly normal, up to 6, the same everywhere.
@@ -125,9 +134,8 @@ def _added_to_scores(v: VectorCase, kind: str) -> np.ndarray:
     """What is added to the scores."""
     b, H, _, n, m, *_ = v.sizes
     if kind == "alibi":
-        slopes = 2.0 ** -(8 * np.arange(1, H + 1) / H)
         distance = np.arange(m) - np.arange(m - n, m)[:, None]
-        return (slopes[:, None, None] * distance)[None]
+        return (slopes_of_any(H)[:, None, None] * distance)[None]
     if kind == "hidden":
         return np.where(v.bits("hidden", (1, H, n, m)) < 180, v.drawn("bias", (1, H, n, m)), -np.inf)
     shape = tuple(k if letter in kind.split() else 1 for letter, k in zip("bHnm", (b, H, n, m)))
@@ -169,6 +177,8 @@ VECTORS = [
     VectorCase("empty_rows", "rows that may attend to nothing: 0 forward and back",
            (2, 2, 2, 6, 7, 4, 4), mask="empty rows"),
     VectorCase("window", "the last three keys up to the query's own place", (1, 2, 2, 9, 9, 4, 4), mask="window"),
+    VectorCase("window_fewer_queries", "the same, the last query at the last key",
+               (2, 2, 2, 4, 7, 4, 4), mask="window"),
     VectorCase("documents", "three documents side by side", (1, 2, 2, 9, 9, 4, 4), mask="documents"),
     VectorCase("one_visible_key", "each row sees one key: dQ = dK = 0", (1, 2, 2, 5, 7, 4, 4), mask="one key"),
     VectorCase("poison", "keys that nobody sees are huge, and must not leak",

@@ -39,7 +39,7 @@ def _in_decimals(case: Case, means: Conventions) -> Letters:
     seen, bias = case.seen(means), np.broadcast_to(0.0 if case.bias is None else case.bias, shape)
     seen = seen & np.isfinite(bias)
     R = np.broadcast_to(1.0 if case.R is None else case.R, shape)
-    Q, K, V, dO, bias, R = map(_as_decimals, (case.Q, case.K, case.V, case.dO, np.where(seen, bias, 0.0), R))
+    Q, K, V, dO, bias, R = map(as_decimals, (case.Q, case.K, case.V, case.dO, np.where(seen, bias, 0.0), R))
     K, V = K[:, owner], V[:, owner]
     QK = Q @ T(K)
     A = gamma * QK + bias
@@ -54,8 +54,8 @@ def _in_decimals(case: Case, means: Conventions) -> Letters:
     dB = {} if case.bias is None else {"dB": sum_to(dA, case.bias)}
     return dict(
         A=np.where(seen, A, MINUS_INFINITY), P=P, L=L, O=O, dP=dP, D=D, dA=dA,
-        dQ=gamma * (dA @ K), dK=_grouped(gamma * (T(dA) @ Q), owner, s["G"]),
-        dV=_grouped(T(PR) @ dO, owner, s["G"]), dgamma=np.array((dA * QK).sum(), object), **dB,
+        dQ=gamma * (dA @ K), dK=grouped(gamma * (T(dA) @ Q), owner, s["G"]),
+        dV=grouped(T(PR) @ dO, owner, s["G"]), dgamma=np.array((dA * QK).sum(), object), **dB,
     )
 
 
@@ -71,11 +71,12 @@ def _exponentials(A: np.ndarray, seen: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return E, L
 
 
-def _as_decimals(x: np.ndarray) -> np.ndarray:
+def as_decimals(x: np.ndarray) -> np.ndarray:
+    """Numbers as they are."""
     return np.vectorize(Decimal, [object])(x) if x.size else x.astype(object)
 
 
-def _grouped(x: np.ndarray, owner: np.ndarray, G: int) -> np.ndarray:
+def grouped(x: np.ndarray, owner: np.ndarray, G: int) -> np.ndarray:
     return np.stack([x[:, owner == g].sum(1) for g in range(G)], axis=1)
 
 

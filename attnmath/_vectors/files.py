@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -14,13 +14,15 @@ from attnmath._examine.problems.bounds import bounds
 from attnmath._examine.problems.case import Case, Conventions
 from attnmath._vectors.cases import VECTORS, VectorCase
 from attnmath._vectors.exact import exact_letters, rounded
+from attnmath._vectors.variants import VARIANTS, WEIGHTS, Variant
 from attnmath._words.extras import absent
 
-VERSION = 1  # of the numbers and of the index; another number means other vectors
+VERSION = 2  # of the numbers and of the index; another number means other vectors
+LEARNED = "theta", "c", "sigma", "eta", "beta", "alpha_Q", "alpha_K", *WEIGHTS
 TENSOR_ROLES = {
-    **dict.fromkeys(("Q", "K", "V", "dO", "keep", "bias", "R"), "input"),
-    **dict.fromkeys(("A", "P", "L", "dP", "D", "dA"), "intermediate"), "O": "output",
-    **dict.fromkeys(("dQ", "dK", "dV", "dB", "dgamma"), "gradient"),
+    **dict.fromkeys(("Q", "K", "V", "dO", "keep", "bias", "R", "X", "dY", "buckets", *LEARNED), "input"),
+    **dict.fromkeys(("A", "P", "L", "dP", "D", "dA"), "intermediate"), **dict.fromkeys("OY", "output"),
+    **dict.fromkeys(("dQ", "dK", "dV", "dB", "dgamma", "dX", *(f"d{x}" for x in LEARNED)), "gradient"),
 }
 README = """\
 Test vectors for the gradients of attention
@@ -36,14 +38,32 @@ For each query head h, and its head of keys and values g = h // (H / G):
     dQ = scale * dA K,  dK = scale * dA^T Q,  dV = (P * R)^T dO, over the query heads of g
     dB = dA summed to the shape of bias,  dgamma = sum of dA * (Q K^T): the scale's gradient
 
+Where the index has pieces, they come to this, and there are no intermediates; query i stands at
+place i + m - n, key j at j, and the letters that follow are inputs with gradients of their names:
+
+    norm     Q is alpha_Q * Q / root(mean square of the row + the number in the index), K likewise
+    rotary   pair p is turned by place * theta[p]: (x, y) -> (x cos - y sin, x sin + y cos); its
+             features are p and p + r for "half_split", 2 p and 2 p + 1 for "interleaved", with r
+             numbers in theta; the features from 2 r on stay; after the norm
+    cap      A = c tanh(scale * Q K^T / c) before bias and masks
+    slopes   -eta[h] * |place of the query - place of the key| is added to A
+    table    beta[h, buckets] is added to A; the buckets of the pairs are those of T5
+    sinks    P = exp(A) / (exp(sigma[h]) + sum of exp(A)), so that a row sums to less than 1
+    sigmoid  P = 1 / (1 + exp(-A)), 0 where A is -inf
+    latent   from X (b, n, d), with W_UQ, W_UK, W_UV, W_QR, W_O for each head and row vectors:
+             q = X W_DQ, c = X W_DKV; Q = q W_UQ, K = c W_UK, V = c W_UV; q W_QR and X W_KR, one
+             key for all heads, are turned by theta, and A = scale * (Q K^T + turned * turned^T);
+             Y is the sum of O W_O over the heads, dY its gradient
+
 Shapes: Q, dO (b, H, n, d); K, V (b, G, m, d); A, P, dP, dA, R (b, H, n, m); L, D (b, H, n);
 keep and bias have four axes and broadcast against (b, H, n, m). Arrays are in C order, little-
 endian. keep: 1 = may attend. Where a key is hidden, A is -inf, and P, dP and dA are written as 0.
 causal: "lower_right" hides key j from query i where j > i + m - n, "upper_left" where j > i.
 
 index.json lists every file with its sizes, the scale (exactly this number was used), causal,
-the rate of dropout, and each tensor with role, dtype and shape; sha256 is that of the file, and
-numbers that of the bytes of all tensors but the allowed errors, in the order of their names.
+the rate of dropout, pieces, what is known of the allowed errors ("proved" or "measured"), and
+each tensor with role, dtype and shape; sha256 is that of the file, and numbers that of the bytes
+of all tensors but the allowed errors, in the order of their names.
 
 What is guaranteed. The inputs are numbers of the format. From them everything was computed with
 150 decimal digits, and rounded once, to nearest, ties to even: what you read is the number of the
@@ -52,14 +72,17 @@ those ending in _off are the same to the byte on every machine.
 
 How far off may a program be? X_off has, for each entry of X, an error that a correct program in
 this format may have: every operation rounded to the format (float16 and bfloat16: sums in
-float32), in any order. It is a proved bound, so usually ten to a thousand times what you will see;
-an entry that is further off is wrong. Where X_off is 0, and in files whose index says "exact", only
-the exact number is right; in exact files, too, every sum may be taken in any order.
+float32), in any order. Where the index says "proved" it is a bound, so usually ten to a thousand
+times what you will see; an entry that is further off is wrong. Where it says "measured", as of
+all cases with pieces, nothing is proved: it is eight times the largest error of three runs in
+which every operation is off by a rounding, up or down by chance (angles: one of float32 at most).
+Where X_off is 0, and in files whose index says "exact", only the exact number is right; in exact
+files, too, every sum may be taken in any order.
 
-bfloat16 in an npz file is written as uint16, the upper half of the float32.
+buckets is int32. bfloat16 in an npz file is written as uint16, the upper half of the float32.
 """
 
-STORED = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "bool": "|b1"}
+STORED = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "bool": "|b1", "int32": "<i4"}
 
 
 @dataclass(frozen=True)
@@ -67,7 +90,7 @@ class Tensor:
     """Numbers of a format, as float64 or booleans."""
 
     values: np.ndarray
-    dtype: str  # "float64", "float32", "bfloat16", "float16", "bool"
+    dtype: str  # "float64", "float32", "bfloat16", "float16", "bool", "int32"
 
     def stored(self) -> np.ndarray:
         """The numbers in their format; bfloat16 as uint16."""
@@ -127,12 +150,14 @@ class FileEntry(TypedDict):
     causal: str | None
     dropout: float
     exact: bool
+    pieces: dict[str, Any]
+    allowed: str
     tensors: dict[str, TensorEntry]
 
 
 def write(
     folder: str | Path, form: str = "safetensors", dtypes: Sequence[str] = ("float64",),
-    vectors: Sequence[VectorCase] = VECTORS, progress: Callable[[str], object] = str,
+    vectors: Sequence[VectorCase] = (*VECTORS, *VARIANTS), progress: Callable[[str], object] = str,
 ) -> str:
     """Write the vectors of these formats, index.json and README.txt; a sentence on what there is.
 
@@ -162,13 +187,17 @@ def index(form: str, entries: list[FileEntry]) -> str:
 
 def tensors_of(v: VectorCase, dtype: str) -> dict[str, Tensor]:
     """Every tensor of a case: its numbers as float64, and the format in which they are written."""
-    case, means = v.case(dtype), v.means
-    given = dict(Q=case.Q, K=case.K, V=case.V, dO=case.dO, bias=case.bias, R=case.R)
-    found = {name: Tensor(x, dtype) for name, x in given.items() if x is not None}
+    case, means, others = v.case(dtype), v.means, {}
+    if isinstance(v, Variant):
+        given, letters, off = v.given(dtype), v.solved(dtype), v.allowed(dtype)
+        others = {"buckets": Tensor(v.buckets, "int32")} if "table" in v.pieces else {}
+    else:
+        given = dict(Q=case.Q, K=case.K, V=case.V, dO=case.dO, bias=case.bias, R=case.R)
+        letters, off = exact_letters(case, means), allowed(case, means, dtype)
+    found = others | {name: Tensor(x, dtype) for name, x in given.items() if x is not None}
     if case.keep is not None:
         found["keep"] = Tensor(case.keep[(None,) * (4 - case.keep.ndim)], "bool")
-    found |= {name: Tensor(rounded(x, dtype), dtype) for name, x in exact_letters(case, means).items()}
-    off = allowed(case, means, dtype)
+    found |= {name: Tensor(rounded(np.asarray(x), dtype), dtype) for name, x in letters.items()}
     found |= {f"{name}_off": Tensor(_upward(x), "float64") for name, x in off.items()}
     return found
 
@@ -189,11 +218,12 @@ def allowed(case: Case, means: Conventions, dtype: str) -> dict[str, np.ndarray]
 
 def entry(v: VectorCase, dtype: str, tensors: dict[str, Tensor], path: Path, folder: Path) -> FileEntry:
     """What the index says of a file."""
-    case = v.case(dtype)
+    pieces, kind = (v.said, "measured") if isinstance(v, Variant) else ({}, "proved")
     return FileEntry(
         name=v.name, dtype=dtype, about=v.words, file=path.relative_to(folder).as_posix(),
-        sha256=hashlib.sha256(path.read_bytes()).hexdigest(), numbers=digest_of_tensors(tensors), sizes=case.sizes,
-        scale=case.scale, causal=v.causal, dropout=v.rate, exact=v.exact,
+        sha256=hashlib.sha256(path.read_bytes()).hexdigest(), numbers=digest_of_tensors(tensors),
+        sizes=v.named_sizes, scale=v.scale_in(dtype), causal=v.causal, dropout=v.rate, exact=v.exact,
+        pieces=pieces, allowed=kind,
         tensors={
             name: TensorEntry(role=TENSOR_ROLES.get(name, "allowed error"), dtype=x.dtype, shape=x.values.shape)
             for name, x in sorted(tensors.items())

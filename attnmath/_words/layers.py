@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable, Iterable, Iterator
 
+from array_api_compat import device
+
 from attnmath._words.arrays import (
     ALL,
     Array,
@@ -13,6 +15,7 @@ from attnmath._words.arrays import (
     namespace,
     plus,
     room_like,
+    row,
     shape,
     sum_to,
 )
@@ -180,3 +183,34 @@ def lifted(x: Scalar) -> Scalar:
 def lowered(x: Array) -> Array:
     """The other way: (H, 1, 1) -> (H,)."""
     return flat(flat(x)) if x.ndim == 3 else x
+
+
+def alone(x: Array) -> Array:
+    """Rows as those of a single head: (..., n, k) -> (..., 1, n, k)."""
+    return namespace(x).expand_dims(x, axis=-3)
+
+
+def no_head(x: Array) -> Array:
+    """The other way: (..., 1, n, k) -> (..., n, k)."""
+    return namespace(x).squeeze(x, axis=-3)
+
+
+def for_heads(t: Array | None) -> Array | None:
+    """Numbers of tokens, the same for all heads: (..., n) -> (..., 1, n); None for None."""
+    return None if t is None else t[..., None, :]
+
+
+def sink_rows(sigma: Scalar, A: Array, *others: Array) -> Array:
+    """Sinks as rows beside those of A: with heads (H,) or (H, k) -> (H, 1, k), else (k,) -> (1, k).
+
+    There are heads if A, or another array of the same leading axes, has axes in front. () -> (1, 1).
+    """
+    if shape(sigma) == ():
+        return namespace(A).zeros((1, 1), dtype=A.dtype, device=device(A)) + sigma
+    has_heads = any(x.ndim > 2 for x in (A, *others))
+    return column(column(sigma)) if sigma.ndim == 1 and has_heads else row(sigma)
+
+
+def sinks_summed(x: Array, sigma: Scalar) -> Array:
+    """The other way: a gradient for each query, (..., n, k), summed to the shape of the sinks."""
+    return namespace(x).reshape(sum_to(x, sink_rows(sigma, x)), shape(sigma))

@@ -1,4 +1,4 @@
-"""What benchmarks/second_order.py has measured: its tables and its figure."""
+"""What benchmarks/second_order.py and benchmarks/rounding.py have measured: tables and a figure."""
 
 import json
 from importlib.resources import files
@@ -31,6 +31,34 @@ APPLICATIONS = {"mean_flow": "mean velocity", "penalised": "gradient penalty", "
 def measured() -> dict[str, Any]:
     """The record."""
     return json.loads(files("attnmath.book").joinpath("second_order.json").read_text("utf-8"))
+
+
+def sharpness() -> dict[str, Any]:
+    """The record of the worst errors of right programs over their bounds of rounding."""
+    return json.loads(files("attnmath.book").joinpath("rounding.json").read_text("utf-8"))
+
+
+def worst_over_bound(data: dict, letter: str, dtype: str) -> tuple[float, str]:
+    """The largest of a letter in a format, of all programs that lie inside, and whose it is."""
+    each = (formats.get(dtype, {}) for formats in data["letters"].values())
+    found = [here[letter][:2] for here in each if letter in here]
+    ratio, program = max(found)
+    return ratio, program
+
+
+def sharpness_table(data: dict) -> Any:
+    """Letter by letter and format by format the worst error over its bound, and whose it is.
+
+    Last what may lie outside, and in which family of problems.
+    """
+    letters = {"O": "$O$", "L": "$L$", "dP": "$dP$", "D": "$D$", "dQ": "$dQ$", "dK": "$dK$", "dV": "$dV$",
+               "dB": "$dB$", "dgamma": "$d\\gamma$"}
+    heads = list(data["problems"])
+    rows = {name: ["{:.2f} ({})".format(*worst_over_bound(data, letter, dtype)) for dtype in heads]
+            for letter, name in letters.items()}
+    outside = data["programs"]["PyTorch, flash"]
+    rows["$L$ of PyTorch, flash"] = ["{:.2f} ({})".format(*outside[dtype]["L"]) for dtype in heads]
+    return _table("error over bound", heads, rows)
 
 
 def machine(data: dict) -> str:

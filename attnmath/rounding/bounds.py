@@ -1,8 +1,4 @@
-"""How far a correct attention may be off, entry by entry, because its numbers are rounded.
-
-A rounding multiplies a number by e to the power of at most its unit roundoff, up or down;
-so roundings add up in the exponent, where the errors of the scores are already.
-"""
+"""How far a correct attention may be off, entry by entry, because its numbers are rounded."""
 
 import math
 from numbers import Integral
@@ -29,14 +25,12 @@ from attnmath._words.arrays import (
     rowsum,
     shape,
     shift,
-    sum_to,
     times,
-    visible,
 )
 from attnmath.rounding.formats import Model, float64, model
+from attnmath.rounding.lemmas import Sums, add, grown, largest, lifted, lost, onward, product, row_sum_off, spread
+from attnmath.rounding.strips import At, items, leading, part, zeros
 
-# e to this power says that nothing is promised, and still can be multiplied.
-MOST_EXPONENT = 300.0
 FORWARD, BACKWARD = Check(exact.attention), Check(exact.attention_vjp)
 
 
@@ -60,6 +54,7 @@ class GradientBounds(NamedTuple):
 def attention(
     Q: Array, K: Array, V: Array, B: Array | None = None, gamma: Scalar | None = None,
     *, dtype: Any, accumulate: Any = None, fused: bool = True, R: Array | None = None,
+    truncate: bool = False, exp_error: float = 2.0, log_error: float = 2.0,
 ) -> OutputBounds:
     """How far a correct head computed in dtype may be from its exact output.
 
@@ -71,11 +66,15 @@ def attention(
     With accumulate=None everything is rounded to dtype, sums too. With a wider format for
     accumulate, sums are kept in that; fused=True then rounds to dtype only P and dA, as
     factors of a product, and what is returned, but for L; fused=False rounds every array.
-    Sums may be taken in any order, and in tiles of four keys or more. exp and log need to
-    be right to 2 unit roundoffs, and nothing may overflow. Where the bound is 0, only the
-    exact number is right: rows of B that are -inf everywhere have O = 0 and L = -inf.
+    Sums may be taken in any order, and in tiles of four keys or more. exp (or exp2) and log
+    may be off by exp_error and log_error unit roundoffs, relatively; nothing may overflow.
+    With truncate=True sums may cut off digits instead of rounding to the nearest number, term
+    by term or four and more that are aligned with their sum, as tensor cores do. Where the
+    bound is 0, only the exact number is right: rows of B that are -inf everywhere have O = 0
+    and L = -inf.
     PyTorch's tensors give tensors, all other arrays NumPy's. Raises ValueError for a format
-    that is not float64, float32, bfloat16 or float16, otherwise as attention_map.
+    that is not float64, float32, bfloat16 or float16, and for errors below 0, otherwise as
+    attention_map.
 
     >>> import numpy as np
     >>> from attnmath import rounding
@@ -84,12 +83,19 @@ def attention(
     >>> O.shape, bool((O < 1e-5).all())
     ((2, 2), True)
 
-    Derived in chapters/rounding.md.
+    Derived in chapters/rounding.md, prp:rounding_output.
     """
-    f = model("rounding.attention", dtype, accumulate, fused)
+    f = model("rounding.attention", dtype, accumulate, fused, truncate, exp_error, log_error)
     x = read_inputs("rounding.attention", Q=Q, K=K, V=V, B=B, gamma=gamma, R=R)
-    w = weight_bounds(f, x)
-    return OutputBounds(output_off(f, x, *factor(f, x, w))[1], flat(w.L_off))
+    n, m, lead = shape(x.Q)[-2], shape(x.K)[-2], leading(*x)
+    O_off = zeros(x.Q, (*lead, n, shape(x.V)[-1]))
+    L_off = zeros(x.Q, (*leading(x.Q, x.K, x.B, x.gamma), n, 1))
+    for item, strips in items(lead, n, m):
+        for at in strips:
+            y = x.part(item, at)
+            w = weight_bounds(f, y)
+            part(O_off, at)[...], part(L_off, at)[...] = output_off(f, y, *factor(f, y, w))[1], w.L_off
+    return OutputBounds(O_off, flat(L_off))
 
 
 def attention_vjp(
@@ -97,6 +103,7 @@ def attention_vjp(
     B: Array | None = None, gamma: Scalar | None = None,
     *, dtype: Any, accumulate: Any = None, fused: bool = True, stores: int = 1,
     R: Array | None = None,
+    truncate: bool = False, exp_error: float = 2.0, log_error: float = 2.0,
 ) -> GradientBounds:
     """How far correct gradients computed in dtype may be from the exact ones.
 
@@ -109,27 +116,42 @@ def attention_vjp(
     often the growing sum of a gradient is stored in dtype: once, or once per tile where
     tile after tile is added to the result itself. Raises ValueError for stores that is no
     whole number from 1. Everything else as for attention.
-    Derived in chapters/rounding.md.
+    Derived in chapters/rounding.md, prp:rounding_vjp.
     """
-    f = model("rounding.attention_vjp", dtype, accumulate, fused)
+    f = model("rounding.attention_vjp", dtype, accumulate, fused, truncate, exp_error, log_error)
     if not isinstance(stores, Integral) or isinstance(stores, bool) or stores < 1:
         raise ValueError(
             f"rounding.attention_vjp: stores is {stores!r}; it needs to be a whole number from 1"
         )
     x = read_inputs("rounding.attention_vjp", Q=Q, K=K, V=V, B=B, gamma=gamma, R=R, dO=dO)
-    w = weight_bounds(f, x)
-    n, m = shape(w.P)[-2:]
-    P, P_off = factor(f, x, w)
-    dA, dA_off = scores_vjp(f, x, w, *output_off(f, x, P, P_off))
-    S, S_off = x.gamma * dA, abs(x.gamma) * dA_off
-    off = {
-        "Q": (S @ x.K, product(f, S, S_off, x.K, m + 10, stores)),
-        "K": (T(S) @ x.Q, product(f, T(S), T(S_off), x.Q, n + 10, stores)),
-        "V": (T(P) @ x.dO, product(f, T(P), T(P_off), x.dO, n + 10, stores)),
-        "B": (dA, dA_off),
-        "gamma": (dA * w.QK, dA_off * abs(w.QK) + (abs(dA) + dA_off) * w.QK_off),
-    }
-    return GradientBounds(*(gathered(f, *off[k], getattr(x, k)) for k in off))
+    n, m, lead = shape(x.Q)[-2], shape(x.K)[-2], leading(*x)
+    sizes = {"Q": shape(x.Q)[-2:], "K": shape(x.K)[-2:], "V": shape(x.V)[-2:], "B": (n, m), "gamma": (n, m)}
+    given = {k: like for k in sizes if (like := getattr(x, k)) is not None}
+    found = {k: Sums(f, x.Q, (*lead, *sizes[k]), like) for k, like in given.items()}
+    for item, strips in items(lead, n, m):
+        of_keys = [0.0] * 4
+        for at in strips:
+            y = x.part(item, at)
+            w = weight_bounds(f, y)
+            P, P_off = factor(f, y, w)
+            dA, dA_off = scores_vjp(f, y, w, *output_off(f, y, P, P_off))
+            if x.B is not None:
+                found["B"].add(at, dA, dA_off)
+            found["gamma"].add(at, dA * w.QK, scale_off(w, dA, dA_off))
+            S, size = y.gamma * dA, largest(y.gamma)
+            S_off = lifted(abs(y.gamma) * dA_off, f.least_stored)
+            found["Q"].add(at, S @ y.K, product(f, S, S_off, y.K, m + 10, stores, size))
+            steps, turned_Q, turned_dO = (n + 10) * f.sums + (stores - 1) * f.stored, T(y.Q), T(y.dO)
+            terms = (  # features first: such products are faster
+                turned_Q @ S, abs(turned_Q) @ grown(S, S_off, steps),
+                turned_dO @ P, abs(turned_dO) @ grown(P, P_off, steps),
+            )
+            of_keys = [x + more for x, more in zip(of_keys, terms)]
+        if strips:
+            dK, K_off, dV, V_off = map(T, of_keys)
+            found["K"].add(item, dK, lifted(K_off, lost(f, n + 10, stores, largest(x.part(item, item).gamma))))
+            found["V"].add(item, dV, lifted(V_off, lost(f, n + 10, stores, 0.0)))
+    return GradientBounds(*(found[k].returned() if k in found else None for k in sizes))
 
 
 class Inputs(NamedTuple):
@@ -142,6 +164,10 @@ class Inputs(NamedTuple):
     gamma: Scalar
     R: Array | None
     dO: Array | None = None
+
+    def part(self, item: At, at: At) -> "Inputs":
+        """What belongs to some queries of some items."""
+        return Inputs(*(part(x, item if name in "KV" else at) for name, x in zip(self._fields, self)))
 
 
 class WeightBounds(NamedTuple):
@@ -157,7 +183,11 @@ class WeightBounds(NamedTuple):
 
 def read_inputs(function: str, **named: Any) -> Inputs:
     """The inputs in float64; what is refused is named as it was given."""
-    check = BACKWARD if "dO" in named else FORWARD
+    return Inputs(**in_float64(function, BACKWARD if "dO" in named else FORWARD, named))
+
+
+def in_float64(function: str, check: Check, named: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a function, checked, in float64."""
     for _, letter in check.arrays:
         name, x = letter.name, named[letter.name]
         if x is None and letter.optional:
@@ -166,31 +196,45 @@ def read_inputs(function: str, **named: Any) -> Inputs:
         if isinstance(x, complex) or not is_number(x) and is_complex(x):
             raise TypeError(f"{function}: {name} is complex; it needs to be real")
         named[name] = x if is_number(x) else float64(x)
-    return Inputs(**dict(zip(check.names, check((), named, function))))
+    return dict(zip(check.names, check((), named, function)))
 
 
 def weight_bounds(f: Model, x: Inputs) -> WeightBounds:
     """The weights as they are kept, or as they are found again from L; and L itself."""
-    xp, (m, d_k) = namespace(x.Q), shape(x.K)[-2:]
     QK = x.Q @ T(x.K)
-    QK_off = grown(QK, product(f, x.Q, None, T(x.K), d_k), f.entries)
-    A_off = grown(x.gamma * QK, abs(x.gamma) * QK_off, 2 * f.sums + f.entries)
-    A = plus(x.gamma * QK, x.B)
+    QK_off = onward(product(f, x.Q, None, T(x.K), shape(x.K)[-1]), abs(QK), f.entries, f.least_entry)
+    A = x.gamma * QK
+    A_off = onward(abs(x.gamma) * QK_off, abs(A), 2 * f.sums + f.entries)
+    return WeightBounds(QK, QK_off, *softmax_off(f, plus(A, x.B), A_off))
+
+
+def softmax_off(f: Model, A: Array, A_off: Array) -> tuple[Array, Array, Array, Array]:
+    """Softmax of every row, kept, or found again from L: the last four of WeightBounds."""
+    xp, e, u, m = namespace(A), f.entries, f.sums, shape(A)[-1]
     top = rowmax(A)
-    E = exp(shift(A, top))
-    L, P = finite(log(rowsum(E))) + top, E / nonzero(rowsum(E))
-    size = abs(finite(A))
-    below = visible(L - finite(A), A)
-    eta = f.entries * (below + 4) + f.sums * (3 * below + size + abs(L))
-    eta += grown(size, A_off, 2 * f.entries)
-    r = rowsum(spread(P, below, eta + ((m + 8) * f.sums + f.entries)))
+    below = shift(A, top)
+    P = exp(below)
+    total = rowsum(P)
+    P /= nonzero(total)
+    log_total = finite(log(total))
+    L = log_total + top
+    below *= -1
+    below += log_total
+    hidden = is_hidden(A)
+    some = bool(xp.any(hidden))
+    if some:
+        A, A_off, below = (xp.where(hidden, 0, y) for y in (A, A_off, below))
+    eta = grown(A, A_off, 2 * e)
+    eta = add(add(eta, abs(A), u), below, e + 3 * u)
+    eta += e * (2 + f.exp_error) + u * abs(L)
+    eta = xp.where(hidden, 0, eta) if some else eta
+    r = rowsum(spread(P, below, eta + ((f.over_keys(m) + 8) * u + e)))
     r = xp.log1p(r + m * f.least_weight)
-    length = abs(L) + (math.log(max(m, 1)) + 1)
-    P_off = spread(P, below, eta + (r + 4 * f.sums * length + 2 * f.entries))
-    P_off = visible(P_off + f.least_weight, A)
-    L_off = r + 4 * f.entries * length
-    live = xp.any(~is_hidden(A), axis=-1, keepdims=True)
-    return WeightBounds(QK, QK_off, eta, P, P_off, L_off * live)
+    logs = (2 + f.log_error) * (abs(L) + (math.log(max(m, 1)) + 1))
+    P_off = spread(P, below, eta + (r + logs * u + 2 * e))
+    P_off += f.least_weight
+    P_off = xp.where(hidden, 0, P_off) if some else P_off
+    return eta, P, P_off, (r + logs * e) * (total > 0)
 
 
 def factor(f: Model, x: Inputs, w: WeightBounds) -> tuple[Array, Array]:
@@ -202,69 +246,49 @@ def factor(f: Model, x: Inputs, w: WeightBounds) -> tuple[Array, Array]:
 def output_off(f: Model, x: Inputs, P: Array, P_off: Array) -> tuple[Array, Array]:
     """The output as it is returned, from the weights as they enter the product."""
     O = P @ x.V
-    O_off = product(f, P, P_off, x.V, shape(x.V)[-2] + 8)
+    O_off = product(f, P, P_off, x.V, f.over_keys(shape(x.V)[-2]) + 8)
     return O, grown(O, O_off, f.stored + f.entries, f.least_stored)
+
+
+def weights_vjp(f: Model, x: Inputs) -> tuple[Array, Array]:
+    """dP, the gradient of the weights."""
+    dO, d_v = x.dO, shape(x.V)[-1]
+    assert dO is not None, "the way back begins with dO"
+    dP = times(dO @ T(x.V), x.R)
+    dP_off = times(lifted(product(f, dO, None, T(x.V), d_v), f.least_entry), x.R)
+    steps = f.entries + (0 if x.R is None else 2 * f.entries)
+    return dP, onward(dP_off, abs(dP), steps, f.least_entry)
+
+
+def row_statistic(
+    f: Model, x: Inputs, w: WeightBounds, O: Array, O_off: Array, dP: Array, dP_off: Array
+) -> tuple[Array, Array]:
+    """D, the row sum of dO times the output that is returned, or of the weights times dP."""
+    xp, (m, d_v), dO, size = namespace(x.Q), shape(x.V)[-2:], x.dO, abs(dP)
+    assert dO is not None, "the way back begins with dO"
+    D = rowsum(dO * O)
+    by_output = row_sum_off(f, abs(dO * O), abs(dO) * O_off, d_v)
+    terms = w.P * size
+    size += dP_off
+    size *= w.P_off  # P_off (|dP| + dP_off) + P dP_off
+    by_weights = row_sum_off(f, terms, add(size, w.P, dP_off), m)
+    return D, grown(D, xp.maximum(by_output, by_weights), f.entries, f.least_entry)
 
 
 def scores_vjp(f: Model, x: Inputs, w: WeightBounds, O: Array, O_off: Array) -> tuple[Array, Array]:
     """The gradient of the scores, as it enters the last products."""
-    xp, (m, d_v), dO = namespace(x.Q), shape(x.V)[-2:], x.dO
-    assert dO is not None, "the way back begins with dO"
-    dP, D = times(dO @ T(x.V), x.R), rowsum(dO * O)
-    dP_off = times(product(f, dO, None, T(x.V), d_v), x.R)
-    steps = f.entries + (0 if x.R is None else 2 * f.entries)
-    dP_off = grown(dP, dP_off, steps, f.least_entry)
-    size, P_most = abs(dP), w.P + w.P_off
-    by_output = row_sum_off(f, abs(dO * O), abs(dO) * O_off, d_v)
-    by_weights = row_sum_off(f, w.P * size, w.P_off * size + P_most * dP_off, m)
-    D_off = grown(D, xp.maximum(by_output, by_weights), f.entries, f.least_entry)
-    G_off = grown(size + abs(D), dP_off + D_off, 2 * f.entries)
-    dA = w.P * (dP - D)
-    dA_off = w.P_off * abs(dP - D) + P_most * G_off
-    return dA, grown(dA, dA_off, f.stored + f.entries, f.least_stored)
+    dP, dP_off = weights_vjp(f, x)
+    D, D_off = row_statistic(f, x, w, O, O_off, dP, dP_off)
+    G_off = onward(dP_off, abs(dP), 2 * f.entries)
+    G_off += grown(D, D_off, 2 * f.entries)
+    dP -= D
+    dA, dA_off = w.P * dP, abs(dP)
+    dA_off += G_off
+    dA_off *= w.P_off  # P_off |dP - D| + (P + P_off) G_off
+    return dA, onward(add(dA_off, w.P, G_off), abs(dA), f.stored + f.entries, f.least_stored)
 
 
-def grown(x: Array, off: Array, steps: float, least: float = 0.0) -> Array:
-    """How far x may be off after more roundings, which multiply it by e^steps at most."""
-    more = abs(x)
-    more *= math.expm1(min(steps, MOST_EXPONENT))
-    more += off * math.exp(min(steps, MOST_EXPONENT))
-    return more + least * (more > 0) if least else more
-
-
-def spread(P: Array, below: Array, phi: Array) -> Array:
-    """P (e^phi - 1) for P = e^-below, also where P is too small for a number."""
-    xp = namespace(P)
-    near = phi < 1
-    if xp.all(near):
-        return P * xp.expm1(phi)
-    far = xp.exp(xp.clip(phi - below, max=MOST_EXPONENT)) - P
-    return xp.where(near, P * xp.expm1(xp.clip(phi, max=1.0)), far)
-
-
-def product(
-    f: Model, X: Array, X_off: Array | None, Y: Array, k: int, stores: int = 1
-) -> Array:
-    """How far X Y may be off: each term is rounded k times on its way, and stored in between."""
-    steps = k * f.sums + (stores - 1) * f.stored
-    reach = grown(X, 0.0 if X_off is None else X_off, steps) @ abs(Y)
-    return reach + k * f.least_sum * (reach > 0) if f.least_sum else reach
-
-
-def row_sum_off(f: Model, x: Array, off: Array, k: int) -> Array:
-    """How far the row sum of x may be off, products and all; x is not negative."""
-    steps = (k + 2) * f.sums + f.entries
-    return grown(rowsum(x), rowsum(off), steps, k * f.least_sum)
-
-
-def gathered(f: Model, x: Array, off: Array, like: Scalar | None) -> Array | None:
-    """How far x is off, summed to the shape of what was broadcast, and returned."""
-    steps = f.stored + 2 * f.entries
-    if like is None:
-        return None
-    if shape(like) == shape(x):
-        return grown(x, off, steps, f.least_stored)
-    count = math.prod(shape(x)) // max(math.prod(shape(like)), 1)
-    more = grown(sum_to(abs(x), like), sum_to(off, like), steps + f.entries + (count + 8) * f.sums)
-    more = more + count * max(f.least_sum, f.least_stored) * (more > 0)
-    return grown(sum_to(x, like), more, f.stored, f.least_stored)
+def scale_off(w: WeightBounds, dA: Array, dA_off: Array) -> Array:
+    """How far the terms of the gradient of the scale may be off, dA times the products of queries and keys."""
+    off = (abs(w.QK) + w.QK_off) * dA_off  # dA_off |QK| + (|dA| + dA_off) QK_off; the values may have more axes
+    return add(off, abs(dA), w.QK_off)

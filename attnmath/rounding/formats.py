@@ -1,6 +1,7 @@
 """Number formats: how far a rounding goes, and what three kinds of programs round."""
 
 import math
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ FORMATS = {
 
 
 class Model(NamedTuple):
-    """Unit roundoffs of a program, float64's added, and what underflow may cost."""
+    """Unit roundoffs of a program, float64's added, what underflow may cost, and how far exp and log err."""
 
     sums: float  # of products and sums inside a matrix product or a row sum
     entries: float  # of all that is done entry by entry: scale, bias, exp, P * (dP - D)
@@ -35,6 +36,15 @@ class Model(NamedTuple):
     least_entry: float
     least_stored: float
     least_weight: float  # of exp
+    exp_error: float = 2.0  # in unit roundoffs of entries
+    log_error: float = 2.0
+
+    def over_keys(self, m: int) -> float:
+        """The roundings of a sum over m keys in tiles of at least four, each with a factor for what was before.
+
+        Four additions, or one and a product with a power of e: two roundings, and those of the power.
+        """
+        return m * max(1.0, (2 + self.exp_error) / 4)
 
 
 def unit_roundoff(dtype: Any) -> float:
@@ -91,7 +101,13 @@ def ratio(got: Array, want: Array, bound: Array) -> float:
     return float(np.where(np.isnan(r), np.inf, r).max(initial=0.0))
 
 
-def model(function: str, dtype: Any, accumulate: Any, fused: bool) -> Model:
+TRUNCATED = 2.5  # unit roundoffs of a term that is cut off: 2, and 2 for each four that are aligned with their sum
+
+
+def model(
+    function: str, dtype: Any, accumulate: Any, fused: bool,
+    truncate: bool = False, exp_error: float = 2.0, log_error: float = 2.0,
+) -> Model:
     """What a program rounds to dtype, and what to the format of its sums."""
     form = _format(function, "dtype", dtype)
     wide = form if accumulate is None else _format(function, "accumulate", accumulate)
@@ -100,12 +116,18 @@ def model(function: str, dtype: Any, accumulate: Any, fused: bool) -> Model:
             f"{function}: accumulate is {_dtype_name(accumulate)}; it needs at least the digits of"
             f" dtype, {_dtype_name(dtype)}"
         )
+    for name, x in (("exp_error", exp_error), ("log_error", log_error)):
+        if isinstance(x, bool) or not isinstance(x, Real) or not 0 <= x < math.inf:
+            raise ValueError(f"{function}: {name} is {x!r}; it needs a number of unit roundoffs from 0")
+    if not isinstance(truncate, bool):
+        raise ValueError(f"{function}: truncate is {truncate!r}; it needs to be True or False")
     formats = wide, wide if fused else form, form
     own = 2.0**-53  # of the float64 numbers that the bound is computed beside
     # Below its least power of two a number may become 0; float16 keeps its steps, also of exp.
     least = [2.0**-24 if f.digits == 11 else 2.0**f.low for f in formats]
     sums, entries, stored = (2.0**-f.digits + own for f in formats)
-    return Model(sums, entries, stored, least[0], least[1], least[2], least[1])
+    sums *= TRUNCATED if truncate else 1
+    return Model(sums, entries, stored, least[0], least[1], least[2], least[1], float(exp_error), float(log_error))
 
 
 def float64(x: Array) -> Array:

@@ -1,6 +1,7 @@
 """For PyTorch: attention with all its derivatives; weights out of its layer and back.
 
-sdpa       scaled_dot_product_attention, and in the place of PyTorch's
+sdpa       scaled_dot_product_attention
+patched    the same in the place of PyTorch's, and of that of transformers' models
 asked      what it may be given
 functions  a head and its derivatives, as functions that PyTorch differentiates
 operators  the same as operators, which PyTorch records as one
@@ -32,7 +33,8 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(f"attnmath.torch: {absent('torch')}", name="torch") from None
 
 if TYPE_CHECKING:
-    from attnmath.torch.sdpa import patched_attention, scaled_dot_product_attention
+    from attnmath.torch.patched import patched_attention
+    from attnmath.torch.sdpa import scaled_dot_product_attention
 
 __all__ = ["load_weights", "patched_attention", "scaled_dot_product_attention", "weights_from"]
 
@@ -44,7 +46,8 @@ if not TYPE_CHECKING:
         if name not in __all__:
             here = import_module(__name__)
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=here)
-        return getattr(import_module("attnmath.torch.sdpa"), name)
+        place = "patched" if name == "patched_attention" else "sdpa"
+        return getattr(import_module(f"attnmath.torch.{place}"), name)
 
 
 def __dir__() -> list[str]:

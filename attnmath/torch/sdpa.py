@@ -1,13 +1,10 @@
-"""torch.nn.functional.scaled_dot_product_attention with the derivatives that it lacks, in its place too."""
+"""torch.nn.functional.scaled_dot_product_attention with the derivatives that it lacks."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.backends import mha
 
 from attnmath.torch.asked import check_call
 from attnmath.torch.functions import output_and_sums
@@ -154,25 +151,3 @@ def _canonical(
     tensors = query, key, value, mask, of_heads
     axes = max(3, *(x.ndim for x in tensors if x is not None))
     return [x if x is None else x[(None,) * (axes - x.ndim)] for x in tensors]
-
-
-@contextmanager
-def patched_attention() -> Iterator[Callable[..., torch.Tensor]]:
-    """Within it, torch.nn.functional.scaled_dot_product_attention is ours.
-
-    -> a context manager, whose value is the function
-
-    What calls the function by its module does so for PyTorch's layers and for the models
-    of Hugging Face that have attn_implementation="sdpa"; a name imported from the module
-    before stays as it is. PyTorch's layers take no fast path of their own meanwhile, which
-    has no derivatives. It holds for all threads, and ends with what stood there before.
-    Derived in chapters/applications.md.
-    """
-    before, fast = F.scaled_dot_product_attention, mha.get_fastpath_enabled()
-    F.scaled_dot_product_attention = scaled_dot_product_attention
-    mha.set_fastpath_enabled(False)
-    try:
-        yield scaled_dot_product_attention
-    finally:
-        F.scaled_dot_product_attention = before
-        mha.set_fastpath_enabled(fast)

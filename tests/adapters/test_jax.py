@@ -24,7 +24,7 @@ jax.config.update("jax_enable_x64", True)
 ROUNDINGS = 64  # of the largest number: sums of some dozen terms, exponentials of scores below ten
 
 
-NO_ARRAYS = {"causal_mask", "window_mask"}
+NO_ARRAYS = {"causal_mask", "window_mask", "relative_buckets"}
 NAMES = [name for name in attnmath.__all__ if hasattr(getattr(attnmath, name), "__wrapped__") and name not in NO_ARRAYS]
 DERIVED = [name for name in NAMES if {f"{name}_vjp", f"{name}_jvp"} <= set(NAMES)]
 TWICE = [name for name in NAMES if name.endswith("_vjp_vjp")]

@@ -1,43 +1,56 @@
 """Models of Hugging Face and layers of PyTorch, patched: what their plain attention gives, and its derivatives."""
 
+import itertools
 import sys
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 import torch
+import transformers
 from torch.autograd import grad
 from torch.func import functional_call, jvp, vjp
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers.models.bert import modeling_bert
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 
 from attnmath._words.tolerance import DROP_IN  # noqa: E402
-from attnmath.torch import patched_attention  # noqa: E402
+from attnmath.torch import patched, patched_attention  # noqa: E402
+from attnmath.torch import scaled_dot_product_attention as ours  # noqa: E402
 from by_definition import apart, dotted, leaves  # noqa: E402
 
 BATCH, LENGTH, WIDTH, WORDS = 2, 7, 12, 23
+PLAIN = "bert", "gpt2", "llama", "qwen3", "gemma3"  # transformers has no "sdpa" of the others
+WINDOWED = dict(head_dim=6, sliding_window=3, layer_types=["sliding_attention", "full_attention"])
+DECODERS = {  # model, configuration, what it has of its own
+    "llama": (transformers.LlamaForCausalLM, transformers.LlamaConfig, {}),
+    "qwen3": (transformers.Qwen3ForCausalLM, transformers.Qwen3Config, dict(head_dim=6)),
+    "gemma2": (transformers.Gemma2ForCausalLM, transformers.Gemma2Config, WINDOWED | dict(attn_logit_softcapping=2.0)),
+    "gemma3": (transformers.Gemma3ForCausalLM, transformers.Gemma3TextConfig, WINDOWED),
+    "gpt_oss": (transformers.GptOssForCausalLM, transformers.GptOssConfig, WINDOWED | dict(num_local_experts=2, num_experts_per_tok=2)),
+}
 
 
 def model(name, attention):
     """A small one with random weights, without dropout, in float64."""
     if name == "bert":
-        kind, config = BertForMaskedLM, BertConfig(
+        kind, config = transformers.BertForMaskedLM, transformers.BertConfig(
             vocab_size=WORDS, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20,
             max_position_embeddings=LENGTH,
         )
     elif name == "gpt2":
-        kind, config = GPT2LMHeadModel, GPT2Config(
+        kind, config = transformers.GPT2LMHeadModel, transformers.GPT2Config(
             vocab_size=WORDS, n_positions=LENGTH, n_embd=WIDTH, n_layer=2, n_head=3, bos_token_id=0, eos_token_id=0
         )
     else:
-        kind, config = LlamaForCausalLM, LlamaConfig(
+        kind, config, own = DECODERS[name]
+        config = config(
             vocab_size=WORDS, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-            intermediate_size=20, max_position_embeddings=LENGTH,
+            intermediate_size=20, max_position_embeddings=LENGTH, **own,
         )
-    config._attn_implementation = attention
+    config._attn_implementation, config._experts_implementation = attention, "eager"
     torch.manual_seed(5)
     made = kind(config).double().eval()
     for parameter in made.parameters():
@@ -87,15 +100,39 @@ def in_its_dtype(softmax):
 
 
 @pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
-def test_a_model_has_the_derivatives_of_its_plain_attention(name, padded):
+@pytest.mark.parametrize("name, attention", [
+    *itertools.product(["bert", *DECODERS], ["eager"]), *itertools.product(PLAIN, ["sdpa"])])
+def test_a_model_has_the_derivatives_of_its_plain_attention(name, attention, padded):
     with in_its_dtype(functional.softmax):
         want = found(*problem(name, "eager", padded))
-    with patched_attention():
-        got = found(*problem(name, "sdpa", padded))
+    with patch.object(patched, "scaled_dot_product_attention", wraps=ours) as called, patched_attention():
+        got = found(*problem(name, attention, padded))
+    assert called.called
     errors = {what: apart(got[what], want[what]) for what in want}
     assert max(errors.values()) <= DROP_IN, errors
     assert all(any(y.any() for y in want[what]) for what in want)
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gpt_oss"])
+def test_a_cap_and_sinks_that_are_not_read_are_seen(name):
+    f, x, _, O_bar = problem(name, "eager", True)
+    with in_its_dtype(functional.softmax):
+        want = grad(f(*(y := leaves(x))), y, O_bar, materialize_grads=True)
+    with patch.dict(patched.PLAIN, {name: ()}), patched_attention():
+        got = grad(f(*(y := leaves(x))), y, O_bar, materialize_grads=True)
+    assert apart(got, want) > 1e-3
+
+
+def test_plain_attention_that_is_written_otherwise_stays_its_own():
+    def times_two(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
+        return 2 * value.transpose(1, 2), None
+
+    f, x, _, _ = problem("bert", "eager", True)
+    with patch.object(modeling_bert, "eager_attention_forward", times_two):
+        want = f(*x)
+        with patch.object(patched, "scaled_dot_product_attention", wraps=ours) as called, patched_attention():
+            got = f(*x)
+    assert torch.equal(got, want) and not called.called
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])

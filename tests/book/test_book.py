@@ -298,13 +298,13 @@ def test_the_lab_lists_each_chapter_once_and_opens_the_first():
 
 CODE = re.compile(r"^(`{3,}|~{3,}).*?^\1[ \t]*$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 CONTROL_WORDS = set("""
-alpha beta gamma delta epsilon varepsilon eta kappa lambda mu nu pi rho sigma tau phi chi psi omega
+alpha beta gamma delta epsilon varepsilon eta theta kappa lambda mu nu pi rho sigma tau phi chi psi omega
 Gamma Delta Lambda Pi Sigma Phi Psi Omega ell
 mathbf mathsf mathbb mathrm operatorname text dot bar hat tilde
 sum prod frac tfrac sqrt partial circ otimes cdot times le ge lt gt ne neq approx infty
 to in mapsto dots cdots ldots colon quad qquad
 langle rangle lfloor rfloor bmod lVert rVert lvert rvert left right big Big bigl bigr Bigl Bigr biggl biggr
-exp log ln tanh max min det dim begin end top
+exp log ln tanh cos sin max min det dim begin end top
 """.split())
 
 

@@ -1,4 +1,4 @@
-"""Tables and figure of what the benchmark of second order has measured."""
+"""Tables and figure of what the benchmarks of second order and of rounding have measured."""
 
 import json
 
@@ -51,6 +51,14 @@ def test_the_tables_have_the_figures_of_the_record():
     step = {"n": 64, "math_s": 3.0, "ours_s": 2.0, "math_MiB": 90.4, "ours_MiB": 8.6}
     assert m.step_table({"applications": {"burgers": step}}).data.endswith("| Burgers | 64 | 1.50 | 9 | 90 |")
     assert m.machine(record()) == "P, 3 cores, 2 threads, PyTorch 9.1"
+
+
+def test_the_table_of_errors_over_bounds_has_the_worst_program_and_what_lies_outside():
+    rows = m.sharpness_table(m.sharpness()).data.splitlines()
+    assert rows[0] == "| error over bound | float32 | float16 | bfloat16 |" and len(rows) == 2 + 9 + 1
+    data = {"problems": {"float16": {}}, "letters": {
+        "all": {"float16": {"O": [0.25, "one", "f"]}}, "fused": {"float16": {"O": [0.5, "two", "g"]}}, "cut off": {}}}
+    assert m.worst_over_bound(data, "O", "float16") == (0.5, "two")
 
 
 def test_the_record_of_the_package_is_whole():

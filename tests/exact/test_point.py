@@ -9,6 +9,7 @@ import pytest
 from flint import fmpz
 
 from attnmath._exact import primes
+from attnmath._exact.arrays import each_entry, gradient_of, letters, tracked
 from attnmath._exact.outcomes import NotAlgebraic
 from attnmath._exact.point import Point
 
@@ -196,6 +197,16 @@ def test_a_number_knows_its_value_at_a_point_of_real_numbers(name):
 def test_circles_at_a_point_of_real_numbers():
     x = Point(seed=1, has_i=True).letter()
     assert (x.cos()._real, x.sin()._real) == (math.cos(x._real), math.sin(x._real))
+
+
+def test_the_largest_of_slopes_of_cosines():
+    """They are made of e^(i x), and real all the same."""
+    point = Point(seed=1, has_i=True)
+    x = tracked(letters(point, (3,)))
+    slopes = gradient_of(np.cos(x), each_entry(lambda _: point.one, x), x)
+    assert any(isinstance(one._real, complex) for one in slopes)
+    want = max(-math.sin(one._real) for one in x)
+    assert point.maximum(list(slopes))._real == pytest.approx(want, rel=1e-12)
 
 
 def test_the_reals_are_the_same_at_each_attempt():

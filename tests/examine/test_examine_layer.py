@@ -522,11 +522,11 @@ def test_what_is_demanded_and_is_otherwise_is_a_mistake():
 
 
 class Normed(Own):
-    """Queries and keys are normalized: another function."""
+    """Queries and keys are normalized by the sum of their sizes: another function."""
 
     def forward(self, x):
         q, k, v = (f(x).unflatten(-1, (3, 4)).transpose(1, 2) for f in (self.q_proj, self.k_proj, self.v_proj))
-        q, k = F.normalize(q, dim=-1), F.normalize(k.detach() if self.fault == "detached" else k, dim=-1)
+        q, k = (F.normalize(x, p=1, dim=-1) for x in (q, k.detach() if self.fault == "detached" else k))
         return self.out_proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(-2)), None
 
 

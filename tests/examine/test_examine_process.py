@@ -1,6 +1,7 @@
 """What a candidate does to the process that examines it: it is given back, and said; nothing is printed."""
 
 import ctypes
+import gc
 import locale
 import math
 import multiprocessing
@@ -24,6 +25,7 @@ from attnmath import examine, examine_layer
 from attnmath._examine.contract import process
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.worker import Pace, Patience, Worker
+from attnmath._examine.problems.families import cases
 from candidates import backward, forward, stubborn
 
 torch.use_deterministic_algorithms(False)  # imports what sets the environment
@@ -207,6 +209,20 @@ def test_its_thread_ends_with_the_examination():
     examine(sdpa, dtype="bfloat16", seed=0)
     examine(lambda q, k, v: 2 * sdpa(q, k, v), dtype="bfloat16", seed=0)
     assert examined_threads() == []
+
+
+def test_the_thread_of_a_slow_one_ends_without_a_collection_of_garbage():
+    gc.disable()
+    try:
+        candidate = Candidate(busy(forward, 2e-3), backward, framework="numpy")
+        for case in cases((), "float64", 1)[:2]:
+            candidate.run(case, forward=True)
+        assert candidate.worker.pace.once
+        del candidate
+        time.sleep(0.3)
+        assert examined_threads() == []
+    finally:
+        gc.enable()
 
 
 def test_a_thread_that_hangs_ends_when_its_call_comes_back():
@@ -419,11 +435,21 @@ def test_what_is_quick_and_hangs_in_long_sequences_is_found():
 
 
 def test_what_a_call_begins_with_says_nothing_about_long_ones():
-    pace = Pace()
+    pace, again = Pace(), lambda seconds: seconds  # a call is the seconds that it takes when it is made again
     for scores in (100, 1000, 20_000):  # as where each shape is compiled
-        pace.note(False, scores, 0.5)
-    assert pace.expected(False, 10**7) == 0
-    pace.note(True, 40_000, 2.0)
-    assert pace.expected(True, 80_000) == pace.expected(False, 80_000) == 0  # nothing smaller is known
-    pace.note(True, 10_000, 0.5)
-    assert pace.expected(True, 80_000) == pace.expected(False, 80_000) == 4.0
+        pace.note(False, scores, 0.5, 0.5)
+    assert pace.expected(False, 10**7, again) == 0
+    pace.note(True, 40_000, 2.0, 2.0)
+    assert pace.expected(True, 80_000, again) == pace.expected(False, 80_000, again) == 0  # nothing smaller is known
+    pace.note(True, 10_000, 0.5, 0.5)
+    assert pace.expected(True, 80_000, again) == pace.expected(False, 80_000, again) == 4.0
+
+
+def test_a_pause_of_the_machine_says_nothing_about_long_ones():
+    pace, again = Pace(), lambda seconds: seconds
+    for scores in (100, 1000):
+        pace.note(False, scores, 0.001, None)
+    pace.note(False, 4000, 0.7, 0.001)
+    assert pace.expected(False, 10**6, again) == 0
+    pace.note(False, 5000, 0.7, 0.6)
+    assert pace.expected(False, 10**6, again) == 0.6 * 200

@@ -1,6 +1,6 @@
 """Code that was written without a look at the checker: what is right, what is another function, what is hostile.
 
-    python tests/examine/test_examine_wild.py            every case, and the counts; the tests have every sixth
+    python tests/examine/test_examine_wild.py            every case, and the counts; the tests have every twelfth
 """
 
 import sys
@@ -14,8 +14,8 @@ import wild_hostile
 import wild_right
 from attnmath import examine, examine_layer
 
-EVERY = 6
-EXPECTED = {"plain": ("right", "not judged"), "other": ("not in the list",), "other-wrong": ("wrong",)}
+EVERY = 12
+EXPECTED = {"plain": ("right", "not judged"), "other": ("not in the list", "right"), "other-wrong": ("wrong",)}
 # Right functions that are judged otherwise, and why.
 OTHERWISE = {
     "merged_by_log_sum_exp": "wrong",  # 1 - sigmoid loses every digit of a small weight

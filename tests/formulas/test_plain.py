@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 import plain
-from exact_cases import draw, heads, layers, scores
+from exact_cases import draw, heads, layers, rate, scores
 from torch_layer import each, output
 
 ALLOWED = 1e-12
@@ -83,3 +83,35 @@ def test_a_definition_that_is_wrong_disagrees():
     A = draw(2, 3)
     with pytest.raises(AssertionError):
         agrees(plain.softmax(A) * 1.0000001, torch.softmax(torch.as_tensor(A), -1))
+
+
+def test_norms_and_caps():
+    X, alpha, S, c = draw(2, 3, 4), draw(4), draw(3, 4), abs(draw(3, 1))
+    for epsilon in (0.0, 0.5):
+        agrees(plain.rms_norm(X, alpha, epsilon), F.rms_norm(*tensors(X), (4,), *tensors(alpha), epsilon))
+    agrees(plain.softcap(S, c), c * np.tanh(S / c))
+    for Q, K, V, *rest in heads():
+        B, gamma = (*rest, None, None)[:2]
+        q, k, v, b, g = tensors(Q, K, V, B, gamma)
+        g, b, size = Q.shape[-1] ** -0.5 if g is None else g, 0 if b is None else b, (Q.shape[-1],)
+        alpha, R = draw(2, *size), rate(Q.shape[-2], K.shape[-2])
+        A = 2 * torch.tanh(g * (q @ k.mT) / 2) + b
+        agrees(plain.capped_attention(Q, K, V, 2, B, gamma, R), (weights(A) * torch.as_tensor(R)) @ v)
+        a, e = tensors(*alpha)
+        A = g * (F.rms_norm(q, size, a, 0.5) @ F.rms_norm(k, size, e, 0.5).mT) + b
+        agrees(plain.qk_norm_attention(Q, K, V, *alpha, B, gamma, 0.5, R), (weights(A) * torch.as_tensor(R)) @ v)
+
+
+def test_normalizers():
+    A, one, two = draw(2, 3, 4, hide=[(0, 0, 1), (1, 2)]), draw(2), draw(2, 3)
+    for sigma, rows in ((np.array(0.3), np.full((2, 3, 1), 0.3)), (one, one[:, None, None] + np.zeros((2, 3, 1))),
+                        (two, two[:, None, :] + np.zeros((2, 3, 3)))):
+        want = torch.softmax(torch.cat(tensors(rows, A), -1), -1)[..., rows.shape[-1]:]
+        agrees(plain.sink_softmax(A, sigma), want)
+        q, k, v = draw(2, 3, 2), draw(2, 4, 2), draw(2, 4, 5)
+        B = np.where(np.isneginf(A), -np.inf, 0)
+        wide = torch.softmax(torch.cat(tensors(rows, 0.5 * q @ k.swapaxes(1, 2) + B), -1), -1)[..., rows.shape[-1]:]
+        agrees(plain.sink_attention(q, k, v, sigma, B, 0.5), wide @ torch.as_tensor(v))
+    A, P = 0.5 * q @ k.swapaxes(1, 2) + B, rate(3, 4)
+    agrees(plain.sigmoid_attention(q, k, v, B, 0.5, P), (torch.sigmoid(torch.as_tensor(A)) * torch.as_tensor(P))
+           @ torch.as_tensor(v))

@@ -8,9 +8,13 @@ from attnmath._given import letters as given_letters
 from attnmath._given import masks
 from attnmath._given.arguments import PLAIN, arguments
 
-SIZES = {"n": 4, "m": 5, "d": 6, "d_z": 7, "d_k": 3, "d_v": 2, "d_u": 8, "H": 4, "G": 2, "1": 1, "w": 2}
+SIZES = {"n": 4, "m": 5, "d": 6, "d_z": 7, "d_k": 3, "d_v": 2, "d_u": 8, "H": 4, "G": 2, "1": 1, "w": 2, "r": 2,
+         "d_q": 3, "d_c": 2, "d_r": 6}
+LATENTS = {"d_q", "d_c"}  # their matrices stand two in a row: halved, so that scores are below ten
 VALUES = {  # what a condition asks for
+    given_letters.cap: lambda rng, shape: 0.5 + rng.random(shape),
     given_letters.factors: lambda rng, shape: (rng.random(shape) < 0.8) / 0.8,
+    given_letters.not_negative: lambda rng, shape: 0.25,
     given_letters.positive_number: lambda rng, shape: 0.01,
     given_letters.rate: lambda rng, shape: rng.random(shape) if shape else 0.3,
     given_letters.temperature: lambda rng, shape: 0.5 + rng.random(shape),
@@ -40,12 +44,13 @@ def drawn(function, seed=0, leading=(3,), dtype="float64", without=("given",)):
         letter = letters[letter.belongs] if letter.moves else letter
         axes = letter.shape.options[-1]
         front = leading if axes.lead is not None and (first in (letter.name, axes.lead) or letter.exact and not axes.lead) else ()
-        return (*front, *map(size, axes.names))
+        return (*(leading[-1:] if axes.lead == "heads" else front), *map(size, axes.names))
 
     def array(letter):
         condition = next((c for c in letter.conditions if c in VALUES), None)
         x = VALUES[condition](rng, shape(letter)) if condition else rng.normal(size=shape(letter))
-        return x if type(x) is float else np.asarray(x, dtype)
+        halved = LATENTS & {*(letters[letter.belongs] if letter.moves else letter).shape.options[-1].names}
+        return x if type(x) is float else np.asarray(x / 2 if halved else x, dtype)
 
     for x in given:
         if x.name in without:

@@ -132,6 +132,24 @@ def layers():
     ]
 
 
+def latents():
+    """X, W, theta, B, gamma, and constants: one pair, or a part of the features; a batch, masks, R."""
+    def weights(H, d, d_q, d_k, d_r, d_c, d_v):
+        shapes = (d, d_q), (H, d_q, d_k), (H, d_q, d_r), (d, d_c), (H, d_c, d_k), (H, d_c, d_v), (d, d_r), (H, d_v, d)
+        return a.MLAWeights(*(draw(*shape) for shape in shapes))
+
+    mask = draw(2, 2, hide=[(0, 1), (1,)])
+    return [
+        [[draw(2, 2), weights(2, 2, 2, 2, 2, 2, 2), draw(1), draw(2, 2), draw()], {}],
+        [[draw(2, 1), weights(2, 1, 1, 1, 2, 1, 2), draw(1)], dict(layout="interleaved")],
+        [[draw(2, 2), weights(1, 2, 1, 1, 4, 1, 1), draw(1), mask, draw(1)],
+         dict(positions=np.array([3, 1]), layout="interleaved", R=rate(2, 2))],
+        [[draw(2, 2, 1), weights(2, 1, 1, 1, 2, 1, 1), draw(1), draw(2, 2, 2), draw(2)],
+         dict(positions=np.array([[0, 2], [1, 1]]))],
+        [[draw(2, 2, 1), weights(1, 1, 2, 1, 2, 1, 1), draw(1)], LARGE],
+    ]
+
+
 def selves():
     """X, W, B, gamma, and constants."""
     return [
@@ -239,6 +257,14 @@ FUNCTIONS = {  # what it means, the gradients, the tangents
     a.multihead: (plain.multihead, a.multihead_vjp, a.multihead_jvp),
     a.multihead_map: (plain.multihead_map, None, None),
     a.self_attention: (plain_self_attention, a.self_attention_vjp, a.self_attention_jvp),
+    a.latent_attention: (plain.latent_attention, a.latent_attention_vjp, a.latent_attention_jvp),
+    a.rms_norm: (plain.rms_norm, a.rms_norm_vjp, a.rms_norm_jvp),
+    a.softcap: (plain.softcap, a.softcap_vjp, a.softcap_jvp),
+    a.qk_norm_attention: (plain.qk_norm_attention, a.qk_norm_attention_vjp, a.qk_norm_attention_jvp),
+    a.sink_softmax: (plain.sink_softmax, a.sink_softmax_vjp, a.sink_softmax_jvp),
+    a.sink_attention: (plain.sink_attention, a.sink_attention_vjp, a.sink_attention_jvp),
+    a.sigmoid_attention: (plain.sigmoid_attention, a.sigmoid_attention_vjp, a.sigmoid_attention_jvp),
+    a.capped_attention: (plain.capped_attention, a.capped_attention_vjp, a.capped_attention_jvp),
 }
 
 
@@ -287,6 +313,41 @@ def asked():
         yield a.multihead_vjp, [of_output(x), *x], constants
     for x, constants in selves():
         yield a.self_attention, x, constants
+    for x, constants in latents():
+        yield a.latent_attention, x, constants
+    yield a.rms_norm, [draw(2, 2), draw(2)], dict(epsilon=0.5)
+    yield a.rms_norm, [draw(2, 1, 3), draw(3)], dict(epsilon=0)
+    yield a.softcap, [draw(2, 2), warm()], {}
+    yield a.softcap, [draw(2, 1, 3), warm(2, 1, 1)], {}
+    for Q, K, V, *rest in heads()[:1] + heads()[3:]:
+        R = rate(Q.shape[-2], K.shape[-2])
+        yield a.capped_attention, [Q, K, V, warm(), *rest], {}
+        yield a.capped_attention, [Q, K, V, warm(Q.shape[-2], 1), *rest], dict(R=R)
+    empty = draw(2, 2, 3, hide=[(0, 0, 1), (1, 1)])
+    sinks = [[draw(2, 2), draw(2)], [draw(2, 3), draw()], [empty, draw(2)], [empty, draw(2, 3)], [empty, draw()]]
+    for x in [*sinks, [empty, draw(2, hide=[(1,)])]]:  # a head without a sink, too
+        yield a.sink_softmax, x, {}
+    yield a.sigmoid_attention, [0 * draw(2, 2), draw(3, 2), draw(3, 2)], {}
+    for Q, K, V, *rest in heads():
+        R = rate(Q.shape[-2], K.shape[-2])
+        H = np.broadcast_shapes(*(np.shape(x)[:-2] for x in (Q, K, V)))[-1:]
+        yield a.sigmoid_attention, [Q, K, V, *rest], {}
+        yield a.sigmoid_attention, [Q, K, V, *rest], dict(R=R)
+        yield a.sink_attention, [Q, K, V, draw(), *rest], {}
+        yield a.sink_attention, [Q, K, V, draw(*H, 2), *rest], {}
+        yield a.sink_attention, [Q, K, V, draw(*H), *rest], dict(R=R)
+    for Q, K, V, *rest in [[draw(2, 2), draw(2, 2), draw(2, 2)], [draw(1, 2), draw(2, 2), draw(2, 1), draw(2), draw()]]:
+        yield a.qk_norm_attention, [Q, K, V, *draw(2, 2), *rest], dict(epsilon=2)
+        yield a.qk_norm_attention, [Q, K, V, *draw(2, 2), *rest], dict(epsilon=3, R=rate(len(Q), 2))
+
+
+MORE = {  # arguments of those below
+    "rotary": [dict(X=draw(3, 4), theta=draw(2)),
+               dict(X=draw(2, 1, 2, 6), theta=draw(2), positions=np.array([[2, 0], [1, 3]]), layout="interleaved")],
+    "alibi": [dict(eta=draw(2), n=2, m=4, align="upper_left")],
+    "relative_buckets": [dict(n=9, m=12, buckets=8, distance=7), dict(n=9, m=12, buckets=8, distance=7, sides="before"),
+                         dict(n=1, m=140), dict(n=1, m=140, align="upper_left")],
+}
 
 
 def beside_its_test():
@@ -298,7 +359,8 @@ def beside_its_test():
             if isinstance(node, ast.FunctionDef) and node.name != name and hasattr(a, name):
                 said = {"np": np, "plain": plain}
                 exec(compile(ast.Module([node], []), path, "exec"), said)
-                yield getattr(a, name), said[node.name], drawn(getattr(a, name), leading=(2,))
+                for x in [drawn(getattr(a, name), leading=(2,)), *MORE.get(name, [])]:
+                    yield getattr(a, name), said[node.name], dict(x)
 
 
 def cases():
@@ -335,7 +397,8 @@ def cases():
         least = [p.name for p in order if p.default is p.empty and p.name in x]  # the others have their defaults
         for names in dict.fromkeys([tuple(x), tuple(least)]):
             given_now = [x[name] for name in names]
-            add("equal", (f, definition), given_now, constants)
+            has_letters = any(np.shape(one) or isinstance(one, tuple) for one in given_now)
+            add("equal" if has_letters else "same", (f, definition), given_now, constants)
             for kind in ("vjp", "jvp"):
                 if derivative := getattr(a, f"{f.__name__}_{kind}", None):
                     add(kind, (derivative, f), given_now, constants)

@@ -159,6 +159,37 @@ def multihead(X, Z, W, B=None, gamma=None, R=None):
     return multihead_map(X, Z, W, B, gamma, R)[-1]
 
 
+def turned_pairs(X, theta, t, layout):
+    """Each pair (x, y) of the row of place t turned by the angle t theta."""
+    Y, pairs = entries(X)[0], len(theta)
+    t = np.broadcast_to(t, Y.shape[:-1])
+    for place in np.ndindex(t.shape):
+        for p in range(pairs):
+            a, b = (p, p + pairs) if layout == "half_split" else (2 * p, 2 * p + 1)
+            x, y, angle = Y[(*place, a)], Y[(*place, b)], int(t[place]) * theta[p]
+            Y[(*place, a)] = x * np.cos(angle) - y * np.sin(angle)
+            Y[(*place, b)] = x * np.sin(angle) + y * np.cos(angle)
+    return Y
+
+
+def latent_attention(X, W, theta, B=None, gamma=None, positions=None, layout="half_split", R=None):
+    """Each head by itself, with the turned features behind the others."""
+    t = np.arange(X.shape[-2]) if positions is None else np.asarray(positions)
+    gamma = default_scale(W.W_UQ.shape[-1] + W.W_KR.shape[-1], X) if gamma is None else gamma
+    B, gamma, R = (x if x is None else entries(x)[0] for x in (B, gamma, R))
+    C_Q, C_KV = linear(X, W.W_DQ), linear(X, W.W_DKV)
+    K_R, Y = turned_pairs(linear(X, W.W_KR), theta, t, layout), 0
+    for h in range(len(W.W_UQ)):
+        own_B, own_R = (x[..., min(h, np.shape(x)[-3] - 1), :, :] if np.ndim(x) > 2 else x for x in (B, R))
+        Q_R = turned_pairs(linear(C_Q, W.W_QR[h]), theta, t, layout)
+        Q = np.concatenate([linear(C_Q, W.W_UQ[h]), Q_R], -1)
+        K = np.concatenate([linear(C_KV, W.W_UK[h]), K_R], -1)
+        scale = gamma[h] if gamma.ndim else gamma[()]
+        O = attention_map(Q, K, linear(C_KV, W.W_UV[h]), own_B, scale, own_R)[-1]
+        Y = Y + linear(O, W.W_O[h])
+    return Y
+
+
 def layer_norm(X, alpha, beta, epsilon):
     X, alpha, beta, epsilon = entries(X, alpha, beta, epsilon)
     def of_row(x, alpha, beta):
@@ -176,3 +207,77 @@ def silu(U):
 
 def mlp(X, W_U, b_U, W_D, b_D):
     return linear(silu(linear(X, W_U, b_U)), W_D, b_D)
+
+
+def rms_norm(X, alpha, epsilon):
+    X, alpha, epsilon = entries(X, alpha, epsilon)
+
+    def of_row(x, alpha):
+        r = np.sqrt(sum(a * a for a in x) / len(x) + epsilon[()])
+        return [a * b / r for a, b in zip(alpha, x)]
+
+    return by_rows(of_row, X, alpha)
+
+
+def softcap(S, c):
+    S, c = np.broadcast_arrays(*entries(S, c))
+    return c * (1 - 2 / (1 + exp(2 * S / c)))
+
+
+def over_values(P, V):
+    """Weights times values."""
+    P, V = entries(P, V)
+    batch = np.broadcast_shapes(P.shape[:-2], V.shape[:-2])
+    P, V = np.broadcast_to(P, (*batch, *P.shape[-2:])), np.broadcast_to(V, (*batch, *V.shape[-2:]))
+    O = np.empty((*P.shape[:-1], V.shape[-1]), object)
+    for k in np.ndindex(O.shape):
+        *b, i, a = k
+        O[k] = sum(P[(*b, i, j)] * V[(*b, j, a)] for j in range(V.shape[-2]))
+    return O
+
+
+def scores_before(Q, K, V, gamma=None):
+    """Scaled products of queries and keys."""
+    return attention_map(Q, K, V, None, gamma)[0]
+
+
+def with_mask(A, B):
+    """Scores and a bias; nothing is added where it is -inf."""
+    A, B = np.broadcast_arrays(*entries(A, 0 if B is None else B))
+    return by_rows(lambda a, b: [HIDDEN if y == HIDDEN else x + y for x, y in zip(a, b)], A, B)
+
+
+def qk_norm_attention(Q, K, V, alpha_Q, alpha_K, B=None, gamma=None, epsilon=0, R=1):
+    gamma = default_scale(np.shape(Q)[-1], Q) if gamma is None else gamma
+    return attention(rms_norm(Q, alpha_Q, epsilon), rms_norm(K, alpha_K, epsilon), V, B, gamma, R)
+
+
+def capped_attention(Q, K, V, c, B=None, gamma=None, R=1):
+    return over_values(softmax(with_mask(softcap(scores_before(Q, K, V, gamma), c), B)) * R, V)
+
+
+def with_sinks(A, sigma):
+    """Scores with the sinks in front of each row, and how many there are."""
+    A, sigma = entries(A, sigma)
+    sigma = sigma.reshape(*sigma.shape, *[1] * (2 - sigma.ndim)) if A.ndim > 2 else sigma.reshape(1, -1)
+    rows = np.broadcast_to(sigma[:, None, :] if A.ndim > 2 else sigma, (*A.shape[:-1], sigma.shape[-1]))
+    return np.concatenate([rows, A], axis=-1), sigma.shape[-1]
+
+
+def sink_softmax(A, sigma):
+    A, count = with_sinks(A, sigma)
+    return softmax(A)[..., count:]
+
+
+def sink_attention(Q, K, V, sigma, B=None, gamma=None, R=1):
+    """The sinks are keys whose value is zero; dropout leaves them alone."""
+    A = attention_map(Q, K, V, B, gamma)[0]
+    batch = np.broadcast_shapes(A.shape[:-2], np.shape(V)[:-2])
+    A = np.broadcast_to(A, (*batch, *A.shape[-2:]))
+    return over_values(sink_softmax(A, sigma) * R, V)
+
+
+def sigmoid_attention(Q, K, V, B=None, gamma=None, R=1):
+    A = attention_map(Q, K, V, B, gamma)[0]
+    P = by_rows(lambda a: [0 if x == HIDDEN else 1 / (1 + exp(-x)) for x in a], A)
+    return over_values(P * R, V)

@@ -165,7 +165,7 @@ def test_a_mistake_on_a_page_is_found_at_its_place(copy, all_mistakes, what):
     _, _, _, label, words = MISTAKES[what]
     assert code == 1
     assert any(words in line and label.strip("()") in line
-               and re.match(r"[\w/]+(\.md)?:\d+:\d+: ", line) for line in said.splitlines()), said
+               and re.match(r"[\w/]+(\.md|\.py)?:\d+:\d+: ", line) for line in said.splitlines()), said
 
 
 def test_a_renamed_function_is_missed(all_mistakes):

@@ -24,6 +24,7 @@ CAST = Cast(
         "a": Letter(("1", "m")),
         "s": Letter(("n", "1")),
         "c": Letter(("1", "1")),
+        "t": Letter(("n", "1"), "count"),
         "W": Letter(("H", "n", "d")),
     },
     outputs=(),
@@ -31,7 +32,8 @@ CAST = Cast(
     rows={"q": "Q"},
 )
 SCENE = NumPyScene(CAST, CAST.settings[0], {})
-Q, K, B, M, a, s, c, W = (SCENE.primals[k] for k in ("Q", "K", "B", "M", "a", "s", "c", "W"))
+Q, K, B, M, a, s, c, W, t = (SCENE.primals[k] for k in "QKBMascWt")
+SECOND = int(t[1, 0])  # the entry of t with the index 2
 INDEX = {"i": 2, "j": 3, "h": 2, "l": 1}
 
 
@@ -74,6 +76,8 @@ MEANINGS = {
     r"\sqrt{c}": np.sqrt(c),
     r"\exp(Q)": np.exp(Q),
     r"\tanh(Q)": np.tanh(Q),
+    r"\cos(Q)": np.cos(Q),
+    r"\sin(2 c)": np.sin(2 * c),
     r"\log(c)": np.log(c),
     r"\operatorname{rowsum}(B)": B.sum(1, keepdims=True),
     r"\operatorname{diag}(a)": np.diag(a[0]),
@@ -99,6 +103,9 @@ MEANINGS = {
     r"I_d M": M,
     r"\delta_{ij}": 0,
     r"\delta_{i2}": 1,
+    "a_{t_i}": a[0, SECOND - 1],
+    "a_{t_i + 1}": a[0, SECOND],
+    r"\delta_{i, t_i}": int(SECOND == 2),
     r"a^{\mathsf T} \otimes s": np.kron(a.T, s),
     r"\sum_k B_{ik} a_k": B[1] @ a[0],
     r"\sum_{k \le i} B_{ik}": B[1, :2].sum(),

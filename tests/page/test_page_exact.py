@@ -31,6 +31,9 @@ PROVED = [
     r"M M^{-1} = I_{d_k} \quad \text{when } c \ne 0",
     r"\operatorname{softmax}(A + (Q c^{\mathsf T}) \mathbf 1^{\mathsf T}) = P",
     r"V V^{\mathsf T} \ne 2 V V^{\mathsf T}",
+    r"\cos(A) \circ \cos(A) + \sin(A) \circ \sin(A) = \mathbf 1_n \mathbf 1_m^{\mathsf T}",
+    r"\cos(A + A) = \mathbf 1_n \mathbf 1_m^{\mathsf T} - 2 \sin(A) \circ \sin(A)",
+    r"\frac{\partial \sin(A_{ij})}{\partial A_{ij}} = \cos(A_{ij})",
 ]
 
 
@@ -47,6 +50,8 @@ FALSE = [
     r"dA = P \circ (dO V^{\mathsf T} - D \mathbf 1^{\mathsf T}) + 2^{-30} dO V^{\mathsf T}",
     r"dV = P^{\mathsf T} dO + 2^{-30} K M V^{\mathsf T} V",
     r"\log(P_{ij}) = A_{ij} - L_i - 2^{-30} A_{ij}",
+    r"\cos(A + A) = \mathbf 1_n \mathbf 1_m^{\mathsf T} - 2 \sin(A) \circ \cos(A)",
+    r"\cos(A) \circ \cos(A) - \sin(A) \circ \sin(A) = \mathbf 1_n \mathbf 1_m^{\mathsf T}",
     r"V V^{\mathsf T} \ne V V^{\mathsf T} + 0 Q Q^{\mathsf T}",
 ]
 

@@ -12,7 +12,7 @@ from page_book import HEAD, PAGE
 
 @pytest.mark.parametrize("formula", [
     "A = K", "A \\le K", "A \\leq K", "A < K", "A \\ne 0", "A \\approx 1", "h \\in g", "A := K",
-    "\\sum_{j \\le i} P_{ij} = 1", "\\tanh(A) = K", "A = (1, 2)", "i = 1, 2, \\dots, K",
+    "\\sum_{j \\le i} P_{ij} = 1", "\\tanh(A) = K", "\\cos(A) = K", "A = (1, 2)", "i = 1, 2, \\dots, K",
 ])
 def test_a_formula_that_states_something(formula):
     assert states(formula)

@@ -161,7 +161,8 @@ def test_a_misprint_of_a_tangent_of_a_gradient_is_rejected():
 
 X, X_DOT = np.random.default_rng(1).uniform(0.5, 2, (2, 3, 3))
 FUNCTIONS = {
-    "exp": Duals.exp, "log": Duals.log, "sqrt": Duals.sqrt, "tanh": Duals.tanh,
+    "exp": Duals.exp, "log": Duals.log, "sqrt": Duals.sqrt, "tanh": Duals.tanh, "cos": Duals.cos,
+    "sin": Duals.sin,
     "inv": Duals.linalg.inv, "x + x": lambda x: x + x, "1 - x": lambda x: 1 - x, "x - 1": lambda x: x - 1,
     "x * x": lambda x: x * x, "3 x": lambda x: np.full((3, 3), 3.0) * x, "x / x x": lambda x: x / (x * x),
     "1 / x": lambda x: 1 / x, "x @ x": lambda x: x @ x, "X @ x": lambda x: X @ x, "x @ X": lambda x: x @ X,
@@ -175,7 +176,7 @@ FUNCTIONS = {
 def test_a_tangent_is_carried_as_the_complex_step_finds_it(name):
     f = FUNCTIONS[name]
     got = f(Dual(X, X_DOT))
-    if name in ("exp", "log", "sqrt", "tanh", "inv"):
+    if name in ("exp", "log", "sqrt", "tanh", "cos", "sin", "inv"):
         f = getattr(np.linalg if name == "inv" else np, name)
     want = f(X + 1e-30j * X_DOT)
     assert np.allclose(got.x, want.real, rtol=1e-14) and np.allclose(got.y, want.imag / 1e-30, rtol=1e-12)

@@ -1,8 +1,11 @@
 """The bounds of rounding: correct heads in three formats lie inside, wrong ones outside."""
 
+import copy
 import inspect
+import re
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +16,8 @@ from hypothesis import strategies as st
 
 import attnmath
 from attnmath import rounding
-from attnmath.rounding import nearest, ratio, unit_roundoff
-from attnmath.rounding.heads import fused_head, stepwise_head
+from attnmath.rounding import heads, nearest, ratio, strips, unit_roundoff
+from attnmath.rounding.heads import cut_off, fused_head, stepwise_head
 
 torch.set_num_threads(1)
 FORMATS = ("float32", "bfloat16", "float16")
@@ -120,7 +123,8 @@ def test_fused_heads_lie_inside(dtype, tile, D_from, turned, **sizes):
 def test_heads_that_round_every_step_lie_inside_in_any_order_of_the_keys(dtype, **sizes):
     x = problem(dtype, **sizes)
     order = np.random.default_rng(sizes["seed"]).permutation(sizes["m"])
-    assert max(worst(stepwise_head(*x, dtype, order), x, dtype).values()) <= 1
+    head = stepwise_head(*x, dtype, order)
+    assert max(worst((head.O, head.L, head.back), x, dtype).values()) <= 1
 
 
 def own(x, library, **R):
@@ -190,6 +194,67 @@ def test_a_gradient_that_is_stored_tile_by_tile_needs_its_stores():
     want = attnmath.attention_vjp(*x).dV
     once, often = (rounding.attention_vjp(*x, dtype="bfloat16", **WIDE, stores=s).dV for s in (1, 40))
     assert ratio(dV, want, once) > 1 >= ratio(dV, want, often)
+
+
+# ---- sums that cut off digits, exponentials that err -----------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(**PROBLEMS, tile=st.integers(4, 12))
+def test_heads_whose_sums_cut_off_digits_lie_inside(dtype, tile, **sizes):
+    x = problem(dtype, **sizes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(heads, "_single", cut_off)
+        found = fused_head(*x, dtype, tile)
+    assert max(worst(found, x, dtype, **WIDE, truncate=True).values()) <= 1
+
+
+@pytest.mark.parametrize("group", [4, 8, 16])
+def test_sums_that_cut_off_digits_lie_outside_of_bounds_for_the_nearest(group, monkeypatch):
+    """A gradient of 400 queries, of which all but the first lie just below the last digit of the sum."""
+    u, n = unit_roundoff("float32"), 400
+    Q, K, V, B = np.zeros((n, 2)), np.zeros((1, 2)), np.ones((1, 1)), np.zeros((n, 1))
+    x = np.where(np.arange(n)[:, None] == 0, 1.0, np.float32(1.98 * u).astype(float)), Q, K, V, B, 1.0
+    monkeypatch.setattr(heads, "_single", lambda X, Y: cut_off(X, Y, group))
+    found, want = fused_head(*x, "float32")[2].dV, attnmath.attention_vjp(*x).dV
+    nearest_, cut = (rounding.attention_vjp(*x, dtype="float32", truncate=y).dV for y in (False, True))
+    assert ratio(found, want, nearest_) > 1.5 and ratio(found, want, cut) <= 1
+
+
+@pytest.mark.parametrize("error", [4.7, 2000.0])
+def test_an_exponential_that_errs_lies_inside_of_bounds_that_know_it(error, monkeypatch):
+    """4.7 unit roundoffs are those of CUDA's expf; it errs up for large weights, and down for small ones."""
+    x = problem("float32", 6, 40, 4, 3, size=2.0, seed=3)
+    far = np.float32(error * unit_roundoff("float32"))
+    monkeypatch.setattr(heads, "_exp", lambda y: (np.exp(y.astype(float)) * (1 + np.where(y > -1, far, -far))
+                                                  ).astype(np.float32))
+    found = fused_head(*x, "float32")
+    assert max(worst(found, x, "float32", exp_error=error + 1).values()) <= 1
+    if error > 100:
+        outside = worst(found, x, "float32")
+        assert min(outside[name] for name in ("O", "dQ", "dK", "dV")) > 1
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_log_sum_exp_of_pytorchs_kernel_lies_inside_of_bounds_that_know_its_exponential(dtype):
+    """On some processors it is faster and worse for outputs in short formats: five digits are right."""
+    worst = 0.0
+    for seed, m in enumerate((1, 2, 3, 5, 17, 33)):
+        _, Q, K, V, _, _ = problem(dtype, 8, m, 8, 8, size=(0.1, 0.5, 2.0)[seed % 3], seed=seed, lead=(1, 1))
+        x = [torch.tensor(y).to(TORCH[dtype]) for y in (Q, K, V)]
+        L = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*x)[1]
+        off = rounding.attention(Q, K, V, dtype=dtype, **WIDE, exp_error=300).L
+        worst = max(worst, ratio(L.double(), attnmath.attention_map(Q, K, V).L, off))
+    assert worst <= 1
+
+
+@pytest.mark.parametrize("bad", [dict(exp_error=-1.0), dict(log_error=True), dict(exp_error="2"), dict(truncate=1)])
+def test_bad_errors(bad):
+    name = next(iter(bad))
+    x = problem("float32")
+    for function, y in ((rounding.attention, x[1:]), (rounding.attention_vjp, x)):
+        with pytest.raises(ValueError, match=f"^rounding.{function.__name__}: {name} is {bad[name]!r}; it needs"):
+            function(*y, dtype="float32", **bad)
 
 
 # ---- wrong programs lie outside -------------------------------------------------------------------
@@ -264,6 +329,77 @@ def test_small_numbers_of_float32_are_allowed_for():
         bound = rounding.attention_vjp(*x, gamma=gamma, dtype="float32")
         assert (back.dQ != want.dQ).any()
         assert all(ratio(*three) <= 1 for three in zip(back[:3], want, bound))
+
+
+# ---- strip by strip ------------------------------------------------------------------------------
+
+
+def shared(seed, dtype="float32"):
+    """Keys that heads share, a bias that items share, with hidden entries, weights that are dropped, a scale of each head."""
+    rng = np.random.default_rng(seed)
+    dO, Q, K, V, R = (rng.normal(size=s) for s in ((2, 3, 7, 4), (2, 3, 7, 5), (2, 1, 9, 5), (2, 1, 9, 4), (3, 7, 9)))
+    B = np.where(rng.random((3, 1, 9) if seed % 2 else (7, 9)) < 0.3, -np.inf, 1.0)
+    return (dO, Q, K, V, B, rng.random((3, 1, 1)) + 0.1), dict(R=(R > 0) / 0.7, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", ("float64", "float16"))
+@pytest.mark.parametrize("scores", [9, 20, 63, 200])
+@pytest.mark.parametrize("library", [np.array, torch.tensor])
+def test_strips_are_added_up_to_what_all_queries_give_at_once(scores, dtype, library, monkeypatch):
+    """As few as one query at a time, all queries of one head, or some heads together."""
+    for seed in (0, 1):
+        x, kind = shared(seed, dtype)
+        x, kind = [library(a) for a in x], kind | dict(R=library(kind["R"]))
+        given = copy.deepcopy(x)
+        whole = *rounding.attention(*x[1:], **kind), *rounding.attention_vjp(*x, **kind, stores=3)
+        with monkeypatch.context() as patch:
+            patch.setattr(strips, "STRIP", scores)
+            patch.setattr(strips, "FEWEST", 1)
+            found = *rounding.attention(*x[1:], **kind), *rounding.attention_vjp(*x, **kind, stores=3)
+        for got, want in zip(found, whole, strict=True):
+            assert got.shape == want.shape and np.allclose(got, want, rtol=1e-12, atol=0)
+        assert all((a == b).all() for a, b in zip(x, given))
+
+
+def test_shared_gradients_that_cancel_may_be_as_far_off_as_their_sizes_say():
+    """Two heads with one key in common, whose gradients are opposite."""
+    dO, Q, K, V, B, gamma = problem("float32")
+    one = rounding.attention_vjp(dO, Q, K, V, B, gamma, dtype="float32")
+    both = rounding.attention_vjp(np.stack([dO, -dO]), np.stack([Q, Q]), K, V, B, gamma, dtype="float32")
+    for name in ("dK", "dV", "dB", "dgamma"):
+        assert (getattr(both, name) > 2 * getattr(one, name)).all(), name
+    back = attnmath.attention_vjp(dO, Q, K, V, B, gamma)
+    u = unit_roundoff("float32")
+    assert (both.dV - 2 * one.dV >= 2 * u * abs(back.dV)).all()  # they are added once more, whatever is left
+
+
+def test_a_sum_over_queries_of_which_each_term_is_lost_lies_inside():
+    """Half of the least number of float16 is rounded to zero, for every query."""
+    n = 400
+    x = np.full((n, 1), 2.0**-24), np.zeros((n, 1)), np.zeros((2, 1)), np.zeros((2, 1))
+    want = attnmath.attention_vjp(*x).dV
+    assert (nearest(0.5 * x[0], "float16") == 0).all() and (want > 0).all()
+    assert ratio(0 * want, want, rounding.attention_vjp(*x, dtype="float16").dV) <= 1
+
+
+def test_a_long_head_needs_no_array_of_queries_and_keys():
+    n = 2048
+    x = np.random.default_rng(0).normal(size=(4, n, 8))
+    tracemalloc.start()
+    rounding.attention_vjp(*x, dtype="float32")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * n * n
+
+
+def test_a_score_that_is_hidden_adds_nothing_however_wide_its_bound():
+    """Hidden keys are left out, even if their scores would have lost all digits."""
+    dO, Q, K, V, B, gamma = problem("float16", size=1e4)
+    B = np.where(np.arange(9) < 4, -np.inf, 0 * B)
+    K[4:] /= 1e6
+    seen = rounding.attention(Q, K[4:], V[4:], gamma=gamma, dtype="float16")
+    found = rounding.attention(Q, K, V, B, gamma, dtype="float16")
+    assert all((a <= 1.1 * b).all() for a, b in zip(found, seen))
 
 
 # ---- what the functions take --------------------------------------------------------------------
@@ -370,11 +506,13 @@ def test_bad_input_gets_one_sentence_that_names_the_argument(change, error, mess
 
 
 def test_the_namespace_is_documented_and_light():
-    text = (Path(rounding.__file__).parents[2] / "chapters" / "api.md").read_text("utf-8")
+    text, chapter = ((Path(rounding.__file__).parents[2] / "chapters" / name).read_text("utf-8")
+                     for name in ("api.md", "rounding.md"))
     for name in rounding.__all__:
         assert f".. autofunction:: attnmath.rounding.{name}\n" in text
         doc = inspect.getdoc(getattr(rounding, name))
-        assert "->" in doc.split("\n\n")[1] and doc.endswith("\nDerived in chapters/rounding.md.")
+        derived = re.search(r"\nDerived in chapters/rounding\.md(?:, (prp:\w+))?\.\Z", doc)
+        assert "->" in doc.split("\n\n")[1] and derived and f"$$ ({derived[1]})" in chapter + "$$ (None)"
     code = "import sys, attnmath.rounding; print('torch' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.stdout == "False\n"
@@ -393,3 +531,20 @@ def test_bad_gradients_and_stores():
     for stores in (0, 1.5, True):
         with pytest.raises(ValueError, match=f"^rounding.attention_vjp: stores is {stores}; it needs"):
             rounding.attention_vjp(*x, dtype="float32", stores=stores)
+
+
+@pytest.mark.parametrize("axes", [((), (), (3, 1)), ((2,), (), (3, 1)), ((3, 1), (2,), ()), ((3, 2), (2,), (3, 1))])
+@pytest.mark.parametrize("library", [np.array, torch.tensor])
+def test_leading_axes_are_broadcast(axes, library):
+    """As if every array had all of them."""
+    rng = np.random.default_rng(8)
+    lead = np.broadcast_shapes(*axes)
+    Q, K, V = (rng.normal(size=(*own, *size)) for own, size in zip(axes, ((3, 2), (4, 2), (4, 5))))
+    dO, full = rng.normal(size=(*lead, 3, 5)), [np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (Q, K, V)]
+    O, L = rounding.attention(*map(library, (Q, K, V)), dtype="float16")
+    assert np.allclose(O, rounding.attention(*full, dtype="float16").O, rtol=1e-12)
+    back = rounding.attention_vjp(*map(library, (dO, Q, K, V)), dtype="float16")
+    assert [tuple(x.shape) for x in back[:3]] == [x.shape for x in (Q, K, V)]
+    right = attnmath.attention_vjp(dO, Q, K, V)
+    for x, y in zip(back[:3], right):  # as large as roundings to float16 at least
+        assert (np.asarray(x) >= 2.0**-11 * abs(y)).all()

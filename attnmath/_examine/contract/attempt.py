@@ -1,7 +1,7 @@
 """One call of somebody's functions, there and back: arrays made, contract watched, results read."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -71,10 +71,7 @@ class Called:
         """The answer; what was done wrong is added to the faults."""
         lib, backward, traits = self.arrays, self.backward, case.traits
         means, layout, seed, forward, only = call
-        own = "strided" if "strided inputs" in traits else "own"
-        spread = "strided" if "strided dO" in traits else "broadcast" if "broadcast dO" in traits else "own"
-        args = [lib.arranged(to_layout(x, layout, of), own) for of, x in zip("QKV", (case.Q, case.K, case.V))]
-        dO = lib.arranged(to_layout(case.dO, layout, "O"), spread)
+        args, dO = self.placed(case, layout, "QKV"), self.placed_dO(case, layout)
         options, bias = self.own_keywords(case, call)
         watch = contract.Watch(lib, args, dO, options, self.earlier)
         self.output.shape = tuple(dO.shape)
@@ -115,6 +112,17 @@ class Called:
         if dB is not None and case.bias is not None:
             read["dB"] = contract.summed_dB(dB, case.bias, layout, means.bias_axes)
         return Answer(**read)
+
+    def placed(self, case: Case, layout: str, names: Iterable[str]) -> list[Any]:
+        """Q, K, V, or their tangents, in its library and layout, and in memory as the case wants them."""
+        own = "strided" if "strided inputs" in case.traits else "own"
+        return [self.arrays.arranged(to_layout(getattr(case, x), layout, x[0]), own) for x in names]
+
+    def placed_dO(self, case: Case, layout: str) -> Any:
+        """dO in the same way, in memory of its own kind."""
+        traits = case.traits
+        spread = "strided" if "strided dO" in traits else "broadcast" if "broadcast dO" in traits else "own"
+        return self.arrays.arranged(to_layout(case.dO, layout, "O"), spread)
 
     def own_keywords(self, case: Case, call: Call) -> tuple[dict[str, Any], str | None]:
         """The options in the functions' own words, and the one among them that has a gradient."""

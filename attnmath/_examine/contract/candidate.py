@@ -64,6 +64,8 @@ class Candidate(Called):
     heads of keys and values without being told.
     """
 
+    join = staticmethod(contract.joined_answer)
+
     def __init__(
         self, fn: Callable, backward: Callable | None = None, *,
         options: Mapping[str, Any] | Iterable[str] | None = None, framework: str | None = None, dtype: Any = None,
@@ -270,12 +272,18 @@ class Candidate(Called):
         answers = []
         for at, part in contract.parts_of_case(case, call.layout):
             scores, pace = part.Q.size // part.Q.shape[-1] * part.K.shape[2], self.worker.pace
-            if pace.expected(call.forward, scores) > SHARE * self.time_limit:
+            if pace.expected(call.forward, scores, self._seconds) > SHARE * self.time_limit:
                 size = f"{part.sizes['n']} queries and {part.sizes['m']} keys within {self.time_limit:g} s"
                 raise Broken(Fault("slow", f"too slow for {size}"))
-            answers.append((at, self.in_time(functools.partial(self.attempt, part, call, faults))))
-            pace.note(call.forward, scores, self.worker.spent)
-        return contract.joined_answer(case, answers)
+            given = part, call, faults
+            answers.append((at, self.in_time(functools.partial(self.attempt, *given))))
+            pace.note(call.forward, scores, self.worker.spent, given)
+        return self.join(case, answers)
+
+    def _seconds(self, given: tuple) -> float:
+        """The seconds of a processor of a call with what was given."""
+        self.in_time(functools.partial(self.attempt, *given))
+        return self.worker.spent
 
     def _with_dropout(self, case: Case, R: np.ndarray, call: Call) -> Case:
         """The case with the dropout that the candidate draws from this seed, in place of R.

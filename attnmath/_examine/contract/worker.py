@@ -51,27 +51,39 @@ class Pace:
     """How long calls take that compute many scores, to know beforehand of more scores that they take too long.
 
     Only where the time grows with the scores: what a library needs to begin with, it needs once for each shape.
+    And only from a call that takes long when it is made again: a machine may pause in any.
     """
 
     LEAST, MORE = 0.1, 4  # seconds of a processor that say something; how many times as many scores are more
 
     def __init__(self) -> None:
         self.seen: dict[bool, dict[int, float]] = {True: {}, False: {}}  # forward alone, or not: seconds of scores
+        self.once: dict[tuple[bool, int], Any] = {}  # what calls were given that took long, and were made once
 
-    def note(self, forward: bool, scores: int, seconds: float) -> None:
-        """That a call took so long."""
-        self.seen[forward][scores] = min(seconds, self.seen[forward].get(scores, seconds))
+    def note(self, forward: bool, scores: int, seconds: float, given: Any) -> None:
+        """That a call took so long with what it was given, which may not hold the worker, lest that never ends."""
+        seen = self.seen[forward]
+        if seconds >= self.LEAST and scores not in seen:
+            self.once[forward, scores] = given
+        seen[scores] = min(seconds, seen.get(scores, seconds))
 
-    def expected(self, forward: bool, scores: int) -> float:
-        """The seconds that so many scores will take at least; 0 where it is not known."""
-        return max(self._expected(self.seen[x], scores) for x in {forward, True})
+    def expected(self, forward: bool, scores: int, again: Callable[[Any], float]) -> float:
+        """The seconds that so many scores will take at least; 0 where it is not known.
 
-    def _expected(self, seen: dict[int, float], scores: int) -> float:
-        known = [s for s in seen if s <= scores and seen[s] >= self.LEAST]
-        most = max(known, default=0)
+        again: makes a call again with what it was given, and returns its seconds.
+        """
+        return max(self._expected(x, scores, again) for x in {forward, True})
+
+    def _expected(self, forward: bool, scores: int, again: Callable[[Any], float]) -> float:
+        seen = self.seen[forward]
+        most = max((s for s in seen if s <= scores and seen[s] >= self.LEAST), default=0)
         fewer = [seconds for s, seconds in seen.items() if s * self.MORE <= most]
-        grows = bool(fewer) and seen[most] > self.MORE / 2 * max(fewer)
-        return seen[most] * scores / most if grows else 0.0
+        if not fewer or seen[most] <= self.MORE / 2 * max(fewer):
+            return 0.0
+        if given := self.once.pop((forward, most), None):
+            self.note(forward, most, again(given), given)
+            return self._expected(forward, scores, again)
+        return seen[most] * scores / most
 
 
 class Worker:

@@ -8,6 +8,9 @@ coefficients  a problem that went wrong; multiples of its separate terms, by lea
 diagnosis     which wrong closed form gives what came, or which two
 mechanisms    mistakes that are no closed form: strides, formats, thresholds
 own_output    another function: are its gradients those of its own output?
+read_pieces   what it has beside plain attention: rotations, norms, a cap, slopes, windows, sinks, sigmoids
+read_table    a table of biases by distance, and the rule of its buckets
+unlisted      is it attention with such pieces, or another function?
 paste         a case as lines that can be pasted
 smallest      the smallest case that still fails
 examination   the stages, in their order

@@ -213,6 +213,8 @@ def readings(asked: Conventions, read: Conventions, some: Sequence[Case]) -> Ite
     """What was read, and what it may be where a mistake has spoilt the reading; whether one edit has to do."""
     if asked.scale is None and read.scale != "1/sqrt(d_k)":
         yield replace(read, scale=None), True
+    if read.empty == "uniform" and any(case.keep is not None for case in some):
+        yield replace(read, empty="uniform with gradient"), True
     yield read, False
     if read.causal is None and any(case.causal for case in some):
         yield replace(read, causal="upper_left"), False

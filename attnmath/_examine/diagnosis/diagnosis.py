@@ -20,11 +20,12 @@ from attnmath._examine.mistakes.memory import MEMORY
 from attnmath._examine.mistakes.mistakes import GENERATED, IN_TILES, MISTAKES
 from attnmath._examine.mistakes.modes import BACK_NAMES, IN_WAY_BACK, KERNELS, OWN
 from attnmath._examine.mistakes.parts import Part, parts_of
+from attnmath._examine.mistakes.wrong_pieces import WRONG_PIECES
 from attnmath._examine.problems.case import Case
 from attnmath._examine.problems.steps import Mistake, StepChanges
 from attnmath._examine.report.report import Finding
 
-NAMED = [*MISTAKES, *MEMORY]
+NAMED = [*WRONG_PIECES, *MISTAKES, *MEMORY]
 HEAD_MISTAKES = [*NAMED, *GENERATED]
 GENERATED_NAMES = {m.name for m in (*GENERATED, *IN_TILES)}
 MOST_TERMS = 6  # readings of the separate terms
@@ -236,15 +237,16 @@ def said(
     found = []
     for i, edit in enumerate(first.edits):
         same = [p for p in proofs if len(p.edits) == len(first.edits) and p.edits[i].mistake is edit.mistake]
-        words = [x for x in dict.fromkeys(p.edits[i].detail for p in same) if x]
-        words += [f"for {edit.part.words} alone"] if edit.part else []
+        details = [x for x in dict.fromkeys(p.edits[i].detail for p in same) if x]
+        words = [x for x in details if not any(x != y and x.startswith(y) for y in details)]
         when = [sharp_words(x, first, failures, ask, more) for x in first.when[i]]
         if len(words) > MOST_WORDINGS or len(when) > MOST_WORDINGS:
             return []
         m = edit.mistake
         name = BACK_NAMES.get(m.name, f"{m.name}_bwd") if edit.where == IN_WAY_BACK else m.name
         mistake = m._replace(title=edit.where + m.title, name=name)
-        form = MistakeForm(mistake, " or ".join(words), ())
+        part = f"for {edit.part.words} alone" if edit.part else ""
+        form = MistakeForm(mistake, ", ".join(x for x in (" or ".join(words), part) if x), ())
         finding = form.finding(failures[0].where(), evidence)
         only = f", only {' or '.join(when)}" if any(when) else ""
         found.append(replace(finding, title=finding.title + only))

@@ -8,7 +8,7 @@ import numpy as np
 
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.functions import Broken, Fault, failure_of
-from attnmath._examine.diagnosis import extent, own_output
+from attnmath._examine.diagnosis import extent
 from attnmath._examine.diagnosis.conventions import detect, readings
 from attnmath._examine.diagnosis.diagnosis import GENERATED_NAMES, diagnose
 from attnmath._examine.diagnosis.doubts import fewer_axes
@@ -18,13 +18,13 @@ from attnmath._examine.diagnosis.reference import Reference, ReferenceFunctions,
 from attnmath._examine.diagnosis.repeated import unrepeated
 from attnmath._examine.diagnosis.smallest import smallest as smallest_case
 from attnmath._examine.diagnosis.trial import Failure
+from attnmath._examine.diagnosis.unlisted import unlisted
 from attnmath._examine.problems.bounds import judge_answer, right_and_bounds
 from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath._examine.problems.exact_problems import exact_answer, exact_bounds, exact_cases
 from attnmath._examine.problems.families import cases
 from attnmath._examine.report.report import UNLISTED, Finding, Report, TriedProblem
 from attnmath._words.tolerance import CONSTANT
-from attnmath.rounding.formats import unit_roundoff
 
 HAZARDS = ("unordered_sums", "small_lost")  # with them it may still be right
 AGAIN = 6  # problems that failed, the smallest, are given again before anything is named
@@ -96,7 +96,7 @@ class Examination:
             return self._own_function(found)
         wrong = bool(self._contract()) or any(x.kind == "mistake" for x in (*self.notes, *found))
         wrong = wrong or any(p.ratios and not p.passed for p in self.problems)
-        lines, plain = None, self.reference is None or self.reference.plain
+        lines, plain = None, self.means.pieces is None and (self.reference is None or self.reference.plain)
         self.candidate.reference = None if self.reference is None or plain else self.reference.wide
         if smallest and self.failures:
             self.say("the smallest failing case")
@@ -120,6 +120,18 @@ class Examination:
         some = sorted(self.failures, key=lambda f: f.size)[:AGAIN]
         if not any(f.name in (*OTHER_NUMBERS, "accumulates_into_grad") for f in self.faults):
             self.faults |= dict.fromkeys(unrepeated(self.candidate, self.means, [(f.case, f.got) for f in some]))
+
+    def _with_pieces(self, means: Conventions) -> list[Finding]:
+        """What is found beside a head with these pieces; it is another function where its output is not theirs."""
+        before = self.means, self.notes, self.problems, self.failures, self.trials
+        notes = [x for x in self.notes if x.kind in ("contract", "convention")]
+        self.means, self.notes, self.problems, self.failures, self.trials = means, notes, [], [], []
+        self.give(cases(self.takes, self.dtype, self.seed, self.candidate.taken))
+        if not any("O" in f.wrong for f in self.failures):
+            return self._diagnosed() if self.failures else []
+        self.means, self.notes, self.problems, self.failures, self.trials = before
+        found = self._another(pieces=False)
+        return [found] if isinstance(found, Finding) else []
 
     def _own_function(self, found: Sequence[Finding]) -> Report:
         """The report on a function that is none of the list."""
@@ -214,6 +226,8 @@ class Examination:
         if named and (demanded or not far):  # else it may be another function
             return found
         another = self._another()
+        if isinstance(another, Conventions):
+            return self._with_pieces(another)
         if another and another.kind == "unlisted":
             in_which = f"; it is attention in which {found[0].title}" if named and len(found) == 1 else ""
             return [replace(another, title=another.title + in_which)]
@@ -246,30 +260,15 @@ class Examination:
         trials = [f.under(means) for f in e.trials]
         return diagnose(trials, more, ask, alone) if any(f.wrong for f in trials) else []
 
-    def _another(self) -> Finding | None:
-        """That it is a function that is not in the list, and whether its gradients are those of its output."""
+    def _another(self, pieces: bool = True) -> Conventions | Finding | None:
+        """What it means, if it has pieces; else that it is not in the list, and of what its gradients are."""
         if {f.name for f in self._contract()} - {"not finite"} or any(x.kind == "mistake" for x in self.notes):
             return None
         if another := extent.other_scale(self.candidate, self.asked.scale, self.means):
             return another
-        if self.given:
+        if self.given or self.means.pieces:
             return None
-        some, others = own_output.chosen(self.candidate, self.dtype, self.seed)
-        other = own_output.reference(self.candidate, self.means, some)
-        short = unit_roundoff(self.dtype) > unit_roundoff("float32")
-        one = self.candidate.again("float32") if short and other else self.candidate
-        count = own_output.other_function(one, self.means, cases((), one.dtype, self.seed, one.taken))
-        if count is None:
-            return None
-        where = f"its output is not that of attention in {count}"
-        if self.candidate.forward_only or other is None:
-            title = f"its gradients in {self.dtype}, which it takes alone, were not judged"
-            title = "no gradient was judged" if self.candidate.forward_only else title
-            return Finding("unlisted", "not compared", title, where, cure=own_output.MORE)
-        found = own_output.compared_gradients(self.candidate, other, self.means, some, others)
-        if found is None:
-            return None
-        return own_output.own_gradients(found, where + own_output.known_multiple(one, self.means, some))
+        return unlisted(self.candidate, self.means, self.seed, pieces)
 
     def _harmless(self, fault: Fault) -> bool:
         """What is no more than a hazard; NumPy makes float64 of float32 where a number of its own is met."""

@@ -13,8 +13,10 @@ from attnmath._examine.diagnosis.trial import Failure
 from attnmath._examine.mistakes.modes import IN_WAY_BACK, OWN, modes
 from attnmath._examine.mistakes.parts import Part
 from attnmath._examine.problems.case import Case, Conventions
+from attnmath._examine.problems.pieces import PIECED_DOWNSTREAM
 from attnmath._examine.problems.steps import DOWNSTREAM, Mistake, StepChanges
 
+LETTERS = {**PIECED_DOWNSTREAM, **DOWNSTREAM}
 Ask = Callable[[Case], Failure | None]  # what a candidate answers to one more problem
 
 
@@ -53,7 +55,7 @@ def edits_of(
 
 def reached(changes: Sequence[StepChanges]) -> set[str]:
     """The letters that these steps can change."""
-    return set().union(*(DOWNSTREAM[x] for change in changes for x in change))
+    return set().union(*(LETTERS[x] for change in changes for x in change))
 
 
 def reaches(words: str, changes: Sequence[StepChanges], wrong: Collection[str]) -> bool:

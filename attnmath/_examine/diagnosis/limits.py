@@ -23,6 +23,7 @@ class Asking:
     candidate: Candidate
     means: Conventions
     sizes: Sizes = Sizes()
+    back: bool = False  # the way back has to take them too
 
     def refusal(self, sizes: Sizes, **fields: Any) -> Fault | None:
         """Why it does not answer to a problem of these sizes, which is as plain as can be."""
@@ -30,7 +31,7 @@ class Asking:
         G = fields.pop("G", G)
         Q, K, V, dO = map(np.zeros, ((b, H, n, d_k), (b, G, m, d_k), (b, G, m, d_v), (b, H, n, d_v)))
         case = Case(Q, K, V, dO, **fields)
-        return self.candidate.run(case, self.means, forward=True).error
+        return self.candidate.run(case, self.means, forward=not self.back).error
 
     def takes(self, sizes: Sizes, **fields: Any) -> bool:
         """Whether it answers to such a problem."""
@@ -124,8 +125,9 @@ def square_with(candidate: Candidate, means: Conventions, sizes: Sizes) -> froze
     """The options with which the candidate takes n = m alone."""
     if sizes.square:
         return frozenset()
-    ask, found = Asking(candidate, means), set()
+    found = set()
     for word in set(WORDS) & set(candidate.options):
+        ask = Asking(candidate, means, back=word in ("mask", "causal") and not candidate.forward_only)
         for s in (sizes, replace(sizes, n=sizes.m)):
             case_takes = _asked(ask, s, word)
             if case_takes:

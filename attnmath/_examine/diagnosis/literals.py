@@ -1,8 +1,11 @@
-"""The numbers of an array as Python writes them, and its axes as the candidate has them, to be pasted."""
+"""What is pasted: numbers as Python writes them, the candidate's own axes, masks, groups and options in words."""
+
+from collections.abc import Mapping
 
 import numpy as np
 
 from attnmath._examine.contract.layouts import axes_of, to_layout
+from attnmath._examine.problems.case import Case, Conventions
 
 # From the axes b, h, s, d of a problem to the candidate's; and the same for a mask's.
 TO_LAYOUT = {"bhsd": "", "bshd": ".swapaxes(1, 2)", "sbhd": ".transpose(2, 0, 1, 3)", "hsd": "[0]",
@@ -44,3 +47,44 @@ def own_index(name: str, at: tuple[int, ...], layout: str, width: int) -> list[i
         return list(at[LACKING.get(layout, "").count("0") :])
     place = dict(zip("bhsd", at))
     return [place[x] if len(x) == 1 else place["h"] * width + place["d"] for x in axes_of(layout, name)]
+
+
+def array_of(library: str, dtype: str) -> str:
+    """What makes an array of a library, with a gap for its numbers."""
+    return {
+        "numpy": f"np.array({{}}, {'ml_dtypes.bfloat16' if dtype == 'bfloat16' else repr(dtype)})",
+        "torch": f"torch.tensor({{}}, dtype=torch.{dtype})",
+        "jax": f"jax.numpy.array({{}}, {dtype!r})",
+    }[library]
+
+
+def option_lines(
+    given: Mapping[str, str], means: Conventions, library: str, plain: str, leaf: str
+) -> list[str]:
+    """The arrays among the options: a mask of True and False, others in the format, a bias as a leaf."""
+    found = []
+    for name, value in given.items():
+        is_bool = name == "mask" and means.mask in (None, "keep", "drop")
+        kind = {"torch": "torch.tensor({})", "jax": "jax.numpy.array({})", "numpy": "{}"}[library]
+        found.append(f"{name} = {(kind if is_bool else leaf if name == 'b' else plain).format(value)}")
+    return found
+
+
+def added_to_scores(case: Case, means: Conventions) -> str:
+    """The bias, and -inf where a key is hidden; "None" where nothing is added."""
+    s, seen = case.sizes, ["keep"] if case.keep is not None else []
+    if case.causal:
+        seen.append(f"attnmath.causal_mask({s['n']}, {s['m']}, align={means.causal or 'lower_right'!r})")
+    bias = "bias" if case.bias is not None else "0.0" if seen else "None"
+    return f"np.where({' & '.join(seen)}, {bias}, -np.inf)" if seen else bias
+
+
+def over_groups(case: Case, means: Conventions) -> tuple[str, str]:
+    """What gives each query head its keys, with a gap for them, and sums their gradients; "" without groups."""
+    s, tiled = case.sizes, means.groups == "interleaved"
+    r = s["H"] // s["G"]
+    if r == 1:
+        return "{}", ""
+    inner = f"{r}, {s['G']}" if tiled else f"{s['G']}, {r}"
+    repeated = f"np.tile({{}}, (1, {r}, 1, 1))" if tiled else f"np.repeat({{}}, {r}, 1)"
+    return repeated, f".reshape({s['b']}, {inner}, {s['m']}, -1).sum({1 if tiled else 2})"

@@ -97,7 +97,7 @@ def _reproduced(f: Failure, change: StepChanges) -> bool:
     """Whether nearly all numbers come out, to the precision of the candidate's own format."""
     s = f.steps((change,))
     for x in f.got.there:
-        form, got, off = getattr(s, x), getattr(f.got, x), getattr(f.off, x)
+        form, got, off = s.output(x), getattr(f.got, x), getattr(f.off, x)
         with np.errstate(all="ignore"):
             near = (np.abs(got - form) <= 4 * off) | np.isnan(off)
             most = np.abs(got - getattr(f.want, x)).max()

@@ -59,9 +59,10 @@ def reference(candidate: Candidate, means: Conventions, some: Sequence[Case]) ->
 
 
 def plain_cases(some: Sequence[Case]) -> list[Case]:
-    """Gaussian problems with nothing but queries, keys and values, and several keys."""
+    """Gaussian problems with nothing but queries, keys and values, several, and groups if all have them."""
     drawn = [c for c in some if "gaussian" in c.traits and c.sizes["m"] > 1]
-    return [c for c in drawn if not c.traits & {*COMPARED_OPTIONS, *UNTOLD}]
+    drawn = [c for c in drawn if not c.traits & ({*COMPARED_OPTIONS, *UNTOLD} - {"groups"})]
+    return [c for c in drawn if "groups" not in c.traits] or drawn
 
 
 def plain_answers(

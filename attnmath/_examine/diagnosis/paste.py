@@ -13,7 +13,17 @@ from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.contract import DROPOUT_FORMS, MASK_FORMS
 from attnmath._examine.contract.functions import Broken, attribute, parameters
 from attnmath._examine.contract.layouts import scores_axes, to_layout
-from attnmath._examine.diagnosis.literals import LACKING, TO_LAYOUT, as_literal, laid_out, own_index
+from attnmath._examine.diagnosis.literals import (
+    LACKING,
+    TO_LAYOUT,
+    added_to_scores,
+    array_of,
+    as_literal,
+    laid_out,
+    option_lines,
+    over_groups,
+    own_index,
+)
 from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath._examine.problems.steps import Steps
 
@@ -28,7 +38,7 @@ def lines_of_case(
     """The case, made by the lines of inputs, the call, and the entry that is most wrong, among those that are."""
     layout, outcome = candidate.layout or means.layout or "bhsd", candidate.run(case, means)
     case = outcome.case  # some are always causal
-    found = [*_import_lines(inputs, candidate, dtype), "", *inputs, ""]
+    found = [*_import_lines(inputs, candidate, means, dtype), "", *inputs, ""]
     call, beside = _call(candidate, case, means, layout, dtype), candidate.reference
     want = Steps(case, means).answer() if beside is None else beside.run(case, means).answer
     if outcome.answer is None or want is None:
@@ -36,13 +46,17 @@ def lines_of_case(
     name, at = worst_entry(outcome.answer, want, wrong)
     width = getattr(want, name).shape[-1]
     mine, theirs = ", ".join(map(str, at)), ", ".join(map(str, own_index(name, at, layout, width)))
+    got, right = getattr(outcome.answer, name)[at], getattr(want, name)[at]
     form = "{}[{}].item()" if candidate.library.name == "torch" else "float({}[{}])"
-    right_entry = f"float(right[{mine}])" if beside is None else form.format("right", theirs)
-    found += [*call, "", _right(case, means, name)] if beside is None else [
-        *_call(beside, case, means, layout, "float64"), f"right = {RETURNED_AS[name]}", "", *call]
+    if beside is not None:
+        right_entry, before = form.format("right", theirs), _call(beside, case, means, layout, "float64")
+        found += [*before, f"right = {RETURNED_AS[name]}", "", *call]
+    elif means.pieces is not None:  # these have no formula in one line
+        right_entry, found = repr(float(right)), [*found, *call, ""]
+    else:
+        right_entry, found = f"float(right[{mine}])", [*found, *call, "", _right(case, means, name)]
     entry = form.format(RETURNED_AS[name], theirs)
     found.append(f'print("{name}[{mine}] is", {entry}, "and should be", {right_entry})')
-    got, right = getattr(outcome.answer, name)[at], getattr(want, name)[at]
     digits = next((k for k in (6, 9, 12) if f"{got:.{k}g}" != f"{right:.{k}g}"), 17)
     return "\n".join([*found, f"# {name}[{mine}] is {got:.{digits}g} and should be {right:.{digits}g}"])
 
@@ -72,9 +86,9 @@ def worst_entry(
 ) -> tuple[str, tuple[int, ...]]:
     """The letter and the entry that are most wrong, compared with the largest entry; of those that are wrong."""
     found = []
-    for name in RETURNED_AS:
-        a, b = got.there.get(name), want.there.get(name)
-        if a is not None and b is not None and a.shape == b.shape:
+    for name, b in want.there.items():
+        a = got.there.get(name)
+        if a is not None and a.shape == b.shape:
             with np.errstate(all="ignore"):
                 error = np.where(a == b, 0.0, np.abs(a - b) / (np.abs(b).max(initial=0.0) or 1.0))
             error = np.where(np.isnan(error), np.inf, error)
@@ -85,18 +99,14 @@ def worst_entry(
     return name, place
 
 
-def _import_lines(inputs: Sequence[str], candidate: Candidate, dtype: str) -> list[str]:
+def _import_lines(inputs: Sequence[str], candidate: Candidate, means: Conventions, dtype: str) -> list[str]:
     library = candidate.library.name
     found = ["import numpy as np"] + ([f"import {library}"] if library != "numpy" else [])
-    if library == "numpy" and dtype == "bfloat16":
-        found.append("import ml_dtypes")
-    found.append("import attnmath")
-    if any("nearest(" in line for line in inputs):
-        found.append("from attnmath.rounding import nearest")
+    found += ["import ml_dtypes"] if library == "numpy" and dtype == "bfloat16" else []
+    found += ["import attnmath"] if means.pieces is None else []
+    found += ["from attnmath.rounding import nearest"] if any("nearest(" in line for line in inputs) else []
     found += _own_functions(candidate)
-    if library == "jax" and dtype == "float64":
-        found.append('jax.config.update("jax_enable_x64", True)')
-    return found
+    return found + ['jax.config.update("jax_enable_x64", True)'] * (library == "jax" and dtype == "float64")
 
 
 def _functions(candidate: Candidate) -> list[tuple[Callable, Candidate]]:
@@ -119,12 +129,8 @@ def _call(candidate: Candidate, case: Case, means: Conventions, layout: str, dty
     """The arrays of the candidate's library, and the candidate's output and gradients."""
     library = candidate.library.name
     by_autograd = candidate.backward is None and library == "torch"
-    make = {
-        "numpy": f"np.array({{}}, {'ml_dtypes.bfloat16' if dtype == 'bfloat16' else repr(dtype)})",
-        "torch": f"torch.tensor({{}}, dtype=torch.{dtype}{', requires_grad=True' * by_autograd})",
-        "jax": f"jax.numpy.array({{}}, {dtype!r})",
-    }[library]
-    plain = make.replace(", requires_grad=True", "")
+    plain = array_of(library, dtype)
+    make = f"{plain[:-1]}, requires_grad=True)" if by_autograd else plain
     if layout in TO_LAYOUT:
         found = [f"q, k, v = ({make.format('x' + TO_LAYOUT[layout])} for x in (Q, K, V))"]
     else:
@@ -132,11 +138,7 @@ def _call(candidate: Candidate, case: Case, means: Conventions, layout: str, dty
         found = [f"{of.lower()} = {line}" for of, line in zip("QKV", each)]
     found.append("do = " + _dO(plain, case, layout, library))
     options, given = _given_options(candidate, case, means, layout)
-    for name, value in given.items():
-        is_bool = name == "mask" and means.mask in (None, "keep", "drop")
-        kind = {"torch": "torch.tensor({})", "jax": "jax.numpy.array({})", "numpy": "{}"}[library]
-        pattern = kind if is_bool else make if name == "b" else plain
-        found.append(f"{name} = {pattern.format(value)}")
+    found += option_lines(given, means, library, plain, make)
     call = f"{_called(candidate.fn, candidate)}(q, k, v{options})"
     leaves, names = ("q, k, v, b", "dq, dk, dv, db") if "b" in given else ("q, k, v", "dq, dk, dv")
     if candidate.backward is not None:
@@ -217,29 +219,20 @@ def _nothing(case: Case, means: Conventions, layout: str) -> dict[str, tuple[str
 
 def _right(case: Case, means: Conventions, name: str) -> str:
     """The line that computes the right answer by the formulas of this package."""
-    s = case.sizes
-    seen = ["keep"] if case.keep is not None else []
-    if case.causal:
-        align = means.causal or "lower_right"
-        seen.append(f"attnmath.causal_mask({s['n']}, {s['m']}, align={align!r})")
-    B = "bias" if case.bias is not None else "0.0" if seen else "None"
-    given = [f"np.where({' & '.join(seen)}, {B}, -np.inf)" if seen else B]
+    given = [added_to_scores(case, means)]
+    hides = case.keep is not None or case.causal
     if case.scale is not None or means.scale not in (None, "1/sqrt(d_k)"):
         given.append(f"gamma={float(case.gamma(means))!r}")
     given += ["R=R"] if case.R is not None else []
-    drop, r, K, V, sum_ = "dropout_" * (case.R is not None), s["H"] // s["G"], "K", "V", ""
-    if r > 1:
-        tiled = means.groups == "interleaved"
-        K, V = (f"np.tile({x}, (1, {r}, 1, 1))" if tiled else f"np.repeat({x}, {r}, 1)" for x in "KV")
-        inner = f"{r}, {s['G']}" if tiled else f"{s['G']}, {r}"
-        sum_ = f".reshape({s['b']}, {inner}, {s['m']}, -1).sum({1 if tiled else 2})"
+    repeated, sum_ = over_groups(case, means)
+    drop, K, V = "dropout_" * (case.R is not None), repeated.format("K"), repeated.format("V")
     arguments = ", ".join([*(["dO"] if name != "O" else []), "Q", K, V, *(given if given != ["None"] else [])])
     if name == "O":
         return f"right = attnmath.{drop}attention({arguments})"
     after = sum_ if name in ("dK", "dV") else ""
     if name == "dB":
         axes = tuple(i for i, k in enumerate(np.asarray(case.bias).shape) if k == 1)
-        after = f".sum({axes}, keepdims=True)" if seen and axes else ""
+        after = f".sum({axes}, keepdims=True)" if hides and axes else ""
     return f"right = attnmath.{drop}attention_vjp({arguments}).{name}{after}"
 
 

@@ -63,7 +63,7 @@ def right_rows(O: np.ndarray, want: np.ndarray) -> np.ndarray:
     return (np.abs(O - want) < 0.25).all(-1)
 
 
-def read_weights(candidate: Candidate, case: Case, means: Conventions) -> np.ndarray | None:
+def read_weights(candidate: Any, case: Case, means: Conventions) -> np.ndarray | None:
     """The weights (b, H, n, m), read with unit vectors as values; None where it does not answer."""
     s = case.sizes
     found = np.zeros((s["b"], s["H"], s["n"], s["m"]))

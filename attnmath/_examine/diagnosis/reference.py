@@ -18,10 +18,10 @@ from attnmath._examine.diagnosis.conventions import detect
 from attnmath._examine.diagnosis.trial import Failure
 from attnmath._examine.problems.bounds import judge_answer, right_and_bounds
 from attnmath._examine.problems.case import Answer, Case, Conventions
+from attnmath._examine.problems.measured import SEVERAL
 from attnmath._examine.report.found import Finding
 from attnmath.rounding.formats import unit_roundoff
 
-SEVERAL = 8.0  # times the error that was measured
 ReferenceFunctions = tuple[Callable[..., Any], Callable[..., Any] | None]
 
 

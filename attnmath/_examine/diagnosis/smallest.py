@@ -122,12 +122,13 @@ def recipe_of(case: Case, layout: str) -> Recipe:
 
 def smallest(
     candidate: Candidate, means: Conventions, dtype: str, judge: Callable[[Case], Wrong],
-    failed: Sequence[tuple[Case, Wrong]],
+    failed: Sequence[tuple[Case, Wrong]], lines: Callable[..., str] | None = None,
 ) -> str | None:
     """Lines that show a small case that fails as those did that failed; None if none is found.
 
     judge: what is wrong in the candidate's answer to a case. The outputs that are wrong are those
     that are wrong in the cases that failed. The lines are run first, and fail when they are run.
+    lines: from a recipe to its text, where that is not pasted_recipe.
     """
     search = _Search(candidate, means, dtype, judge, [frozenset(wrong) for _, wrong in failed])
     cases = sorted((case for case, _ in failed), key=lambda x: (len(x.needs), x.Q.size * x.K.shape[2]))
@@ -138,7 +139,8 @@ def smallest(
         if search.fails(replace(x, numbers=kind, seed=seed)):
             search.shrink()
             break
-    shown = (pasted_recipe(x, candidate, means, dtype, w) for x, w in reversed(search.found[-MOST_SHOWN:]))
+    written = lines or pasted_recipe
+    shown = (written(x, candidate, means, dtype, w) for x, w in reversed(search.found[-MOST_SHOWN:]))
     return next((text for text in shown if fails_when_run(text, candidate)), None)
 
 

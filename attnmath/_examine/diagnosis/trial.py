@@ -91,7 +91,7 @@ class Failure:
         s = self.steps(changes)
         if OWN in changes:
             return self.gives_letter("O", s) and self.own_gradients(s)
-        if "poison" in self.case.traits and any(blown(getattr(s, x)).any() for x in self.got.there):
+        if "poison" in self.case.traits and any(blown(s.output(x)).any() for x in self.got.there):
             return bool(self.wrong)  # what comes through is lost in huge numbers
         letters = sorted(self.got.there, key=lambda x: x not in self.wrong)  # wrong ones first: most forms fail
         return all(self.gives_letter(x, s) for x in letters)
@@ -132,7 +132,7 @@ class Failure:
         before = after = np.float64(0.0)
         for letter, wrong in self.wrong.items():
             got, want, form = (x[wrong] for x in (getattr(self.got, letter), getattr(self.want, letter),
-                                                  getattr(s, letter)))
+                                                  s.output(letter)))
             unit = np.broadcast_to(self.allowed[letter][0], wrong.shape)[wrong] + TINY  # entries may be 0 exactly
             with np.errstate(all="ignore"):
                 before += np.nan_to_num(np.abs(got - want) / unit, nan=HUGE, posinf=HUGE).sum()
@@ -157,7 +157,7 @@ class Failure:
 
     def gives_letter(self, letter: str, s: Steps) -> bool:
         """Whether wrong steps give what came, up to the roundings that both forms have."""
-        form, got = getattr(s, letter), getattr(self.got, letter)
+        form, got = s.output(letter), getattr(self.got, letter)
         if form is None or form.shape != got.shape:
             return False
         bound, rough = self.allowed[letter]

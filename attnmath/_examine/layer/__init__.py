@@ -4,6 +4,7 @@ layer           a layer as it is known, a problem, what it returns; its steps, f
 ready_layers    those of PyTorch and of transformers
 own_layer       a layer of one's own: its weights, how it is called, what it returns
 own_function    one that is none of the list: its own derivatives, or a reference
+pieced          one whose heads have rotations, norms, caps, slopes, windows, sinks: its steps, what is read
 weight_layouts  the weights of a layer of one's own: which is which, and how their numbers lie
 running_error   is what came right? numbers with a bound on what a correct program may have them off
 tried           is what came within it?

@@ -113,7 +113,7 @@ def further_weights(known: KnownLayer, case: LayerCase) -> list[Finding]:
     """The gradients of weights that a right output does not depend on: they need to be zero."""
     read = Recorded({name: np.zeros(shape) for name, shape in known.layer.shapes.items()})
     known.layer.ours(read)
-    names = [name for name in known.layer.parameters if name not in read.seen]
+    names = [name for name in known.layer.parameters if name not in {*read.seen, *known.layer.learned.values()}]
     try:
         back = returned(known.layer, case, known.dtype)[1] if names else {}
     except Broken:
@@ -158,7 +158,7 @@ def in_halves(case: LayerCase, layer: Layer, last_hidden: bool) -> LayerCase:
 
     X, Z, dY = draw(case.X.shape), None if case.Z is None else draw(case.Z.shape), draw(case.dY.shape)
     numbers, (_, n, m) = {name: draw(shape) for name, shape in layer.shapes.items()}, case.lengths
-    case = replace(case, X=X, Z=Z, dY=dY, W=layer.ours(numbers), numbers=numbers)
+    case = replace(case, X=X, Z=Z, dY=dY, W=layer.ours(numbers), numbers=numbers, learned=layer.learns(numbers))
     keep = np.broadcast_to(np.arange(m) < max(m - 1, 1), (1, 1, n, m))
     return hiding(case, keep) if last_hidden else case
 

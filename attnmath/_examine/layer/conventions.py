@@ -12,14 +12,17 @@ from attnmath._examine.layer.draw import Draw, hiding, layer_cases
 from attnmath._examine.layer.layer import ByName, Layer, LayerAnswer, LayerCase, LayerSteps
 from attnmath._examine.layer.mistakes import AFTER, DICTIONARY
 from attnmath._examine.layer.own_layer import MASK_FORMS, TOKEN_LAYOUTS, MaskForm, OwnLayer, Way
+from attnmath._examine.layer.pieced import with_pieces
 from attnmath._examine.layer.run import run
 from attnmath._examine.layer.running_error import BoundedSteps, formats, right_output
 from attnmath._examine.layer.tried import Tried
 from attnmath._examine.layer.weight_layouts import WeightLayout, readings
 from attnmath._examine.problems.case import Conventions
 from attnmath._formulas.heads import Weights
+from attnmath.rounding.formats import unit_roundoff
 
 SCALES = None, "1", "1/d_k"
+MOST_WAYS = 60  # in which pieces are looked for
 FEW = 24  # ways to read a layer in which a mistake is looked for
 
 
@@ -124,11 +127,27 @@ def understood(candidates: Sequence[KnownLayer], told: Conventions) -> tuple[Kno
                 means = told.told(inside=inside, causal=causal, scale=scale)
                 if right_output(Y, case, means, dtype):
                     return known._replace(means=means), True
+    if pieced := _pieced(came, told, candidates[0].layer.framework):
+        return pieced, True
     first, least = came[0][0] if came else candidates[0], len(DICTIONARY)
     for known, case, Y in came[:FEW] if len(came) > 1 else ():
         place = first_mistake(Y, case, told, dtype, least)
         first, least = (known, place) if place < least else (first, least)
     return first._replace(means=told), False
+
+
+def _pieced(came: Sequence[tuple[KnownLayer, Any, Any]], told: Conventions, framework: str) -> KnownLayer | None:
+    """The first that agrees with its output if it has pieces beside plain attention."""
+    ways = {(k.layout, k.way, k.reading, k.layer.ours): k for k, *_ in came if not k.layer.causal}
+    if framework == "jax" or told.scale is not None or came and came[0][0].layer.rotary:
+        return None
+    for known in [*ways.values()][:MOST_WAYS]:
+        if found := with_pieces(known.layer, known.seed, told):
+            means, epsilon = found[1], 2 * unit_roundoff(known.dtype)
+            if means.pieces.norm is not None and means.pieces.norm < 1e-15:  # that of the format
+                means = replace(means, pieces=replace(means.pieces, norm=epsilon))
+            return known._replace(layer=found[0], means=means)
+    return None
 
 
 def with_mask(known: KnownLayer, own: OwnLayer, told: Conventions) -> tuple[KnownLayer, str | None]:

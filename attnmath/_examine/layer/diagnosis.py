@@ -104,13 +104,13 @@ class ReturnedGradients:
 
 
 LAWS: dict[str, Callable[[ReturnedGradients], tuple[Any, Any] | None]] = {
-    "W_Q and W_K may trade a matrix": lambda g: None if g.case.rotary else (
+    "W_Q and W_K may trade a matrix": lambda g: None if g.case.rotary or g.t.means.pieces else (
         g.shared(g.gauge("Q")), T(g.gauge("K"))),
     "W_V and W_O may trade a matrix": lambda g: (g.gauge("V"), g.shared(g.dW_O @ T(g.W_O))),
     "X^T dX": lambda g: g.tokens(g.case.X, g.dX, "QKV" if g.case.Z is None else "Q"),
     "Z^T dZ": lambda g: None if g.case.Z is None else g.tokens(g.case.Z, g.dZ, "KV"),
-    "db_K = 0": lambda g: None if g.db_K is None or g.case.rotary else (g.db_K, 0.0),
-    "db_V = db_O W_O^T": lambda g: None if g.db_V is None or g.db_O is None else (
+    "db_K = 0": lambda g: None if g.db_K is None or g.case.rotary or g.t.means.pieces else (g.db_K, 0.0),
+    "db_V = db_O W_O^T": lambda g: None if g.db_V is None or g.db_O is None or g.t.means.pieces else (
         g.db_V, g.shared((g.db_O.reshape(1, 1, -1) @ T(g.W_O))[:, 0])),
     "db_O = sum of dY": lambda g: None if g.db_O is None else (g.db_O, g.case.dY.sum((0, 1))),
 }

@@ -45,7 +45,7 @@ class Draw:
         return LayerCase(
             X, Z if cross else None, layer.ours(numbers), self.normal(b, n, self.d), causal=layer.causal,
             rotary=Rotary(cos, sin, layer.pairing or "half") if layer.rotary else None, scale=layer.scale,
-            name=name, numbers=numbers, train=train and self.can_train,
+            name=name, numbers=numbers, train=train and self.can_train, learned=layer.learns(numbers),
             traits=frozenset({*traits, *(trait for trait, has in own.items() if has)}),
         )
 

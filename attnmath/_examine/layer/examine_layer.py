@@ -46,7 +46,8 @@ def examine_layer(
         examine_layer(f, weights={"W_Q": ..., "W_K": ..., "W_V": ..., "W_O": ..., "b_Q": ...})
 
     PyTorch's weights are parameters in which other numbers stand while the layer is examined;
-    afterwards all is as before. Weights of JAX and NumPy are handed over as the last argument:
+    afterwards all is as before. Rotated, normed and capped heads, slopes, tables, windows and sinks are found
+    out, with what of them is learned. Weights of JAX and NumPy are handed over as the last argument:
     f(X, Z, weights). The orientation and the packing of the weights are found out, so are
     layout and mask; reading and conventions demand. A layer of NumPy, or with a way back of
     its own, gives backward(dY, X, Z, weights) -> {"X": dX, "Z": dZ, "W_Q": dW_Q, ...}; of
@@ -70,7 +71,8 @@ def examine_layer(
         work = partial(_here, layer, given)
         return judged_apart(work, name_of(layer), time_limit, lambda doing: None)
     start = time.perf_counter()
-    told = Conventions(**(conventions or {}))
+    demands: dict[str, Any] = dict(conventions or {})
+    told = Conventions(**demands)
     seed = secrets.randbits(31) if seed is None else seed
     known = weights is None and reference is None and as_layer(layer)
     own, candidates = None, [KnownLayer(known, dtype or known.dtype, seed)] if known else []
@@ -147,13 +149,16 @@ def _examined(
     findings = [*findings, *more]
     results = [(case, known.trial(case)) for case in layer_cases(known.draw)]
     done = [x for _, x in results if isinstance(x, Tried)]
+    if known.means.pieces and any("Y" in t.wrong for t in done):
+        return None
     named = diagnose_layer(done, known.fresh)
     short = known.dtype in ("bfloat16", "float16") and known.layer.framework == "torch"
     if named and short:  # in float32, if it is wrong there too
         wide = known._replace(dtype="float32")
         tried = [x for x in map(wide.trial, layer_cases(wide.draw)) if isinstance(x, Tried)]
         named = diagnose_layer(tried, wide.fresh) or named
-    if own is not None and own.is_torch and not agreed and another_function(done, named):
+    telling = tried if named and short else done
+    if own is not None and own.is_torch and not agreed and another_function(telling, named):
         return None
     refused = broken_contract(results)
     few, means, hazards = 2 * len(done) < len(results), known.means, list[Finding]()

@@ -50,6 +50,7 @@ class Layer:
     backward: Callable[..., Mapping[str, Any]] | None = None  # a way back of its own
     paste: str | None = None  # a line that makes such a layer
     kept: Kept = field(default_factory=Kept)  # the state of the process while it is called
+    learned: Mapping[str, str] = field(default_factory=dict)  # "gain_Q", "gain_K", "sink", "table": the parameter
 
     @property
     def framework(self) -> str:
@@ -61,6 +62,10 @@ class Layer:
     def dtype(self) -> str:
         """The format of its numbers."""
         return str(next(iter(self.parameters.values())).dtype).rpartition(".")[2]
+
+    def learns(self, numbers: ByName) -> dict[str, np.ndarray]:
+        """The numbers of its pieces that it learns."""
+        return {x: numbers[name] for x, name in self.learned.items()}
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -99,6 +104,7 @@ class LayerCase:
     traits: frozenset[str] = frozenset()
     numbers: ByName = field(default_factory=dict)  # W as the layer's own parameters
     train: bool = False  # run in train()
+    learned: ByName = field(default_factory=dict)  # of its pieces: as Layer.learned
 
     @property
     def context(self) -> np.ndarray:
@@ -138,6 +144,10 @@ class LayerAnswer(NamedTuple):
     db_K: np.ndarray | None = None
     db_V: np.ndarray | None = None
     db_O: np.ndarray | None = None
+    dgain_Q: np.ndarray | None = None
+    dgain_K: np.ndarray | None = None
+    dsink: np.ndarray | None = None
+    dtable: np.ndarray | None = None
 
 
 # ---- its steps ----------------------------------------------------------------------------------
@@ -269,4 +279,4 @@ class LayerSteps(Steps):
 
     def layer_answer(self) -> LayerAnswer:
         """The output and all gradients."""
-        return LayerAnswer(*(getattr(self, name) for name in LayerAnswer._fields))
+        return LayerAnswer._make(getattr(self, name, None) for name in LayerAnswer._fields)

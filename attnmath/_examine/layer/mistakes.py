@@ -11,6 +11,7 @@ import numpy as np
 from attnmath._examine.layer import layer
 from attnmath._examine.layer.layer import LAYER_STEPS, LayerCase, LayerSteps
 from attnmath._examine.mistakes.mistakes import MISTAKES
+from attnmath._examine.mistakes.wrong_pieces import WRONG_PIECES
 from attnmath._examine.problems.case import Conventions
 from attnmath._examine.problems.steps import Forms, Mistake, StepChanges, Steps, Wordings, bind, multiplied, only
 from attnmath._formulas.heads import Weights
@@ -278,4 +279,4 @@ def of_heads(m: Mistake) -> Mistake:
     return m._replace(forms=lambda case, means: m.forms(case.heads, means))
 
 
-DICTIONARY: list[Mistake] = [*LAYER_MISTAKES, *map(of_heads, MISTAKES)]
+DICTIONARY: list[Mistake] = [*LAYER_MISTAKES, *map(of_heads, [*WRONG_PIECES, *MISTAKES])]

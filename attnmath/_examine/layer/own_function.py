@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnmath._examine.contract.functions import Broken
-from attnmath._examine.diagnosis.own_output import MOST_ROUNDINGS, PRECISE, _nearest, derivatives
+from attnmath._examine.diagnosis.own_output import MOST_ROUNDINGS, PRECISE, ROUGH, _nearest, derivatives
 from attnmath._examine.layer.layer import Layer, LayerCase
 from attnmath._examine.layer.own_layer import OwnLayer
 from attnmath._examine.layer.run import forward, returned
@@ -21,6 +21,7 @@ from attnmath.rounding.formats import nearest, ratio, unit_roundoff
 LENGTHS = 5, 8, 16, 9, 49, 64, 17, 4, 50, 196, 128
 NOTHING: Any = Weights._make([None] * len(Weights._fields))  # which weight is which is not known
 PROBLEMS = 3
+BENT = 2.0**-20  # of the tokens: a step so short that nothing but roundings is bent
 SHAPES: list[Callable[[int, int], tuple[int, ...]]] = [  # of tokens: n and d
     lambda n, d: (2, n, d), lambda n, d: (n, d), lambda n, d: (2, d, n, n), lambda n, d: (2, n, n, d),
 ]
@@ -155,13 +156,16 @@ def _errors(f: OwnFunction, layer: Layer, case: LayerCase) -> Iterator[tuple[str
     """For each argument, how far its gradient is from the derivative, and whether that is too far."""
     Y, wide = returned(layer, case, f.wide)
     _, own = returned(layer, case, f.dtype)
-    most = min(MOST_ROUNDINGS * unit_roundoff(f.dtype), 1 / 8)
+    most, precise = min(MOST_ROUNDINGS * unit_roundoff(f.dtype), 1 / 8), PRECISE
+    up, down = (forward(layer, replace(case, X=case.X * (1 + t)), f.wide) for t in (BENT, -BENT))
+    if abs(up - 2 * Y + down).max() > 1e-9 * abs(Y).max():  # some of it is in float32, whatever the format
+        precise = 8 * ROUGH
     tokens = {"X": case.X} | ({} if case.Z is None else {"Z": case.Z})
     for name, x in {**tokens, **case.numbers}.items():
         direction, rms = f.rng.standard_normal(x.shape), float(np.sqrt(np.mean(x**2))) or 1.0
         slopes, size, beyond = derivatives(_change(layer, case, name, direction, f.wide), rms), 0.0, False
         scale = float(np.linalg.norm(case.dY) * np.linalg.norm(Y)) / rms
-        for back, allowed, dtype in ((wide, PRECISE, f.wide), (own, max(PRECISE, most), f.dtype)):
+        for back, allowed, dtype in ((wide, precise, f.wide), (own, max(precise, most), f.dtype)):
             mine, length = float((back[name] * direction).sum()), float(np.linalg.norm(back[name]))
             zero = max(ZERO * unit_roundoff(dtype), 1e-12) * scale
             near = _nearest(mine, max(length, zero), slopes)

@@ -165,7 +165,7 @@ def found_weights(module: Any) -> dict[str, Any]:
     for path, part in module.named_modules() if found or hasattr(module, "named_modules") else ():
         for name, x in vars(part).items():
             full = f"{path}.{name}" if path else name
-            if hasattr(x, "requires_grad") and x.is_floating_point() and x.ndim and our_name(full):
+            if hasattr(x, "is_floating_point") and x.is_floating_point() and x.ndim and our_name(full):
                 found.setdefault(full, x)
     return found
 

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnmath._examine.layer.layer import LayerAnswer, LayerCase, LayerSteps
-from attnmath._examine.problems.bounds import softmax_off
+from attnmath._examine.layer.pieced import right_and_measured
 from attnmath._examine.problems.case import Conventions
 from attnmath._examine.problems.steps import Step, Steps
 from attnmath._formulas.heads import Weights
 from attnmath._words.arrays import T, finite, rowsum
-from attnmath.rounding.bounds import grown
+from attnmath.rounding.bounds import softmax_off
 from attnmath.rounding.formats import Model, model, ratio
+from attnmath.rounding.lemmas import grown
 
 
 class Formats(NamedTuple):
@@ -190,7 +191,18 @@ class BoundedSteps(LayerSteps):
         return right, LayerAnswer._make(None if x is None else x.off for x in found)
 
 
+def right_and_off(case: LayerCase, means: Conventions, dtype: str) -> tuple[LayerAnswer, LayerAnswer]:
+    """The right answer, and how far a correct program may be off."""
+    if means.pieces is not None:
+        return right_and_measured(case, means, dtype)
+    return BoundedSteps(case, means, formats(dtype, means.inside)).right_and_off()
+
+
 def right_output(Y: np.ndarray, case: LayerCase, means: Conventions, dtype: str) -> bool:
     """Whether an output is right, up to its bound."""
-    want = BoundedSteps(case, means, formats(dtype, means.inside)).Y
-    return Y.shape == want.shape and ratio(Y, want.x, want.off) <= 1
+    if means.pieces is None:
+        bounded = BoundedSteps(case, means, formats(dtype, means.inside)).Y
+        want, off = bounded.x, bounded.off
+    else:
+        want, off = (x.Y for x in right_and_off(case, means, dtype))
+    return Y.shape == want.shape and ratio(Y, want, off) <= 1

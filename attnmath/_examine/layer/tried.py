@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from attnmath._examine.layer.layer import LayerAnswer, LayerCase, LayerSteps
-from attnmath._examine.layer.running_error import BoundedSteps, formats
+from attnmath._examine.layer.pieced import steps_of
+from attnmath._examine.layer.running_error import right_and_off
 from attnmath._examine.problems.bounds import where_in_words
 from attnmath._examine.problems.case import Conventions
 from attnmath._examine.problems.steps import StepChanges
@@ -35,7 +36,7 @@ class Tried:
     @classmethod
     def of(cls, case: LayerCase, got: LayerAnswer, means: Conventions, dtype: str) -> Tried:
         """What came, beside what is right."""
-        want, off = BoundedSteps(case, means, formats(dtype, means.inside)).right_and_off()
+        want, off = right_and_off(case, means, dtype)
         return cls(case, got, want, off, means, dtype in ("bfloat16", "float16"))
 
     @cached_property
@@ -70,9 +71,9 @@ class Tried:
         with np.errstate(invalid="ignore"):
             return (got == want) | (abs(got - want) <= times * CONSTANT * off + more)
 
-    def steps(self, changes: Collection[StepChanges] = ()) -> LayerSteps:
+    def steps(self, changes: Sequence[StepChanges] = ()) -> LayerSteps:
         """The problem solved with these changes."""
-        return LayerSteps(self.case, self.means, changes)
+        return steps_of(self.case, self.means, changes)
 
     @cached_property
     def sharp(self) -> bool:
@@ -84,11 +85,11 @@ class Tried:
         """Whether they can, and what is wrong is off by more than wrong forms may be."""
         return self.sharp and not (self.wrong and self.gives(()))
 
-    def explained_by(self, changes: Collection[StepChanges]) -> bool:
+    def explained_by(self, changes: Sequence[StepChanges]) -> bool:
         """Whether these steps give everything that came; without any, it has to be right."""
         return self.gives(changes) if changes else not self.wrong
 
-    def gives(self, changes: Collection[StepChanges]) -> bool:
+    def gives(self, changes: Sequence[StepChanges]) -> bool:
         """Whether wrong steps give what came, in all outputs."""
         s = self.steps(changes)
         return all(self.gives_output(name, s) for name in self.names)
@@ -134,6 +135,8 @@ class Tried:
 
 def _four(name: str, x: np.ndarray) -> np.ndarray:
     """With axes for batch, head, row and column."""
-    if name.startswith("db"):
+    if x.ndim < 3 and name == "dtable":
+        return x[None, None]
+    if x.ndim < 3:
         return x.reshape(1, -1, 1, x.shape[-1])
     return x[None] if name.startswith("dW") else x[:, None]

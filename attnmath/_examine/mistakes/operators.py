@@ -13,7 +13,7 @@ import numpy as np
 
 from attnmath._examine.mistakes.along import OF_BIAS, POWERS, Operator, kept
 from attnmath._examine.problems.case import Case
-from attnmath._examine.problems.steps import ATTENTION, BACK, STEPS, StepChanges, Steps, log_sum_exp
+from attnmath._examine.problems.steps import ATTENTION, BACK, StepChanges, Steps, log_sum_exp
 from attnmath._words.arrays import T, rowsum
 
 FORMULAS = {  # of each step, as the book has it
@@ -65,7 +65,7 @@ class Place(NamedTuple):
         if not self.step:
             return {self.letter: operator}
         step, letter = self.step, self.letter
-        return {step: lambda s, x: STEPS[step](Given(s, letter, operator))}  # type: ignore[arg-type]
+        return {step: lambda s, x: s.table[step](Given(s, letter, operator))}
 
     @property
     def words(self) -> str:
@@ -162,7 +162,19 @@ OF_GAMMA: dict[str, Operator] = {
     **OF_FACTORS, **LN_2, "is the usual one, where another is given": usual_scale,
     "divides instead of multiplying": lambda s, x: 1 / x, "is its root": lambda s, x: abs(x) ** 0.5,
 }
-OF_R: dict[str, Operator] = {**OF_FACTORS, "lacks the factor 1/(1 - rho)": lambda s, x: (x > 0) * 1.0}
+
+
+def _kept_as(number: Callable[[float], float]) -> Operator:
+    """What is kept is multiplied by a number that depends on rho, the share that is dropped."""
+    return lambda s, x: (x > 0) * number(1 - 1 / max(x.max(), 1.0))
+
+
+OF_R: dict[str, Operator] = {
+    **OF_FACTORS, "lacks the factor 1/(1 - rho)": _kept_as(lambda rho: 1.0),
+    "has the factor 1 - rho in place of 1/(1 - rho)": _kept_as(lambda rho: 1 - rho),
+    "has the factor rho in place of 1/(1 - rho)": _kept_as(lambda rho: rho),
+    "has the factor 1/rho in place of 1/(1 - rho)": _kept_as(lambda rho: 1 / rho if rho else 1.0),
+}
 FIRST: dict[str, Callable[[int], int]] = {
     "half of the": lambda d: d // 2, "three quarters of the": lambda d: 3 * d // 4,
     **{f"{t}": partial(min, t) for t in POWERS},
@@ -240,7 +252,7 @@ def fitting(place: Place) -> Iterator[dict[str, Operator]]:
         yield from (OF_R, OF_READ)
         return
     if letter == "seen":
-        yield from (OF_ORDER, OF_OTHERS)
+        yield from (OF_ORDER, OF_OTHERS, OF_READ)
         return
     fits: list[tuple[bool, dict[str, Operator]]] = [
         (everywhere and letter in ("dQ", "dkeys", "dvalues", "dB", "dA"), ZERO), (at == ("", "D"), OF_D),

@@ -81,7 +81,7 @@ def in_place_of_hidden_scores(scores: Callable[[steps.Steps, np.ndarray], np.nda
 
 
 def finite_mask(case: Case, means: Conventions) -> Wordings:
-    for number in (-1.0, -10.0, -50.0, -100.0):
+    for number in (-1.0, -2.0, -5.0, -10.0, -20.0, -50.0, -100.0):
         yield f"{number:g} is added", {"B": steps.bind(lambda s, x, c: s.bias + np.where(s.seen, 0.0, c), number)}
         yield f"{number:g} in place of the score", in_place_of_hidden_scores(
             steps.bind(lambda s, x, c: np.where(s.seen, x, c), number))

@@ -11,18 +11,21 @@ roundings of each: a factor of 1.01 in bfloat16, a row that is zero.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from attnmath._examine.problems.case import Answer, Case, Conventions
-from attnmath._examine.problems.steps import Steps, changes_of_empty_rows, grouped, nan_where_touched
+from attnmath._examine.problems.measured import measured_bounds
+from attnmath._examine.problems.steps import StepChanges, Steps, changes_of_empty_rows, grouped, nan_where_touched
 from attnmath._examine.problems.tiled_bounds import tiled_answer
-from attnmath._words.arrays import T, finite, nonzero, rowmax, rowsum, shift, sum_to, visible
+from attnmath._words.arrays import T, rowsum, sum_to, visible
 from attnmath._words.tolerance import ALIKE, CONSTANT, DEVIATIONS, SCATTER
 from attnmath.rounding import bounds as rounding
-from attnmath.rounding.bounds import factor, grown, product, spread
+from attnmath.rounding.bounds import factor
 from attnmath.rounding.formats import FORMATS, Model, model, unit_roundoff
+from attnmath.rounding.lemmas import gathered, grown, product
 
 MANY_QUERIES = 256  # queries from which on float32 is judged in tiles
 STORED_AFTER = 32  # the fewest queries or keys after which a program stores the growing sum of a gradient
@@ -34,7 +37,7 @@ def program(dtype: str, means: Conventions) -> Model:
     """What a program in this format rounds; in the short formats, every array but not the sums."""
     inside = means.inside if means.inside in FORMATS else dtype
     least = min(dtype, inside, key=lambda name: FORMATS[name].digits)
-    return model("bounds", least, "float32" if FORMATS[least].digits < 24 else None, False)
+    return model("bounds", least, "float32" if FORMATS[least].digits < 24 else None, False, means.truncate)
 
 
 class AnswerBounds(Answer):
@@ -50,6 +53,14 @@ def bounds(case: Case, means: Conventions, dtype: str) -> AnswerBounds:
 
 def right_and_bounds(case: Case, means: Conventions, dtype: str) -> tuple[Answer, AnswerBounds]:
     """The right answer, empty rows as the conventions say, and its bounds; large ones in tiles."""
+    if means.pieces is not None:
+        def with_pieces(means: Conventions, changes: Sequence[StepChanges]) -> Answer:
+            return Steps(case, means, (*changes_of_empty_rows(means), *changes)).answer()
+
+        measured = measured_bounds(with_pieces, means, dtype)[1]
+        if means.empty == "nan":
+            measured = measured.each(np.add, nan_where_touched(case, means))
+        return right_answer(case, means), AnswerBounds(*measured)
     f = program(dtype, means)
     if dtype == "float32" and case.bias is None and case.Q.shape[2] >= MANY_QUERIES:
         plain = means.empty in (None, "zero") or case.seen(means).any(-1).all()
@@ -104,13 +115,13 @@ def whole_bounds(case: Case, means: Conventions, f: Model) -> Answer:
         dA, dA_off = np.where(empty, 0.0, dA), np.where(empty, 0.0, dA_off)
     S, S_off = gamma * dA, grown(abs(gamma) * dA, abs(gamma) * dA_off, f.entries, f.least_stored)
     dQ, dK, dV = (
-        np.asarray(rounding.gathered(f, *off, like)) for off, like in (
+        np.asarray(gathered(f, *off, like)) for off, like in (
             ((S @ K, product(f, S, S_off, K, m + 10, stores_m)), Q),
             ((T(S) @ Q, product(f, T(S), T(S_off), Q, n + 10, stores_n)), K),
             ((T(P) @ dO, product(f, T(P), T(P_off), dO, n + 10, stores_n)), V),
         )
     )
-    dB = rounding.gathered(f, back(dA), back(dA_off), case.bias)
+    dB = gathered(f, back(dA), back(dA_off), case.bias)
     found = Answer(back(O_off), back(dQ), dK[:, :, 0], dV[:, :, 0], dB)
     return found.each(np.add, nan_where_touched(case, means)) if means.empty == "nan" else found
 
@@ -120,25 +131,7 @@ def _weights_off(f: Model, Q: np.ndarray, K: np.ndarray, B: np.ndarray, gamma: f
     QK = visible(Q @ T(K), B)
     QK_off = product(f, Q, abs(Q) * math.expm1(2 * f.entries), T(K), K.shape[-1])
     A_off = grown(gamma * QK, abs(gamma) * grown(QK, QK_off, f.entries), 2 * f.sums + f.entries)
-    return rounding.WeightBounds(QK, QK_off, *softmax_off(f, gamma * QK + B, A_off))
-
-
-def softmax_off(f: Model, A: np.ndarray, A_off: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Softmax of every row, kept, or found again from the log-sum-exp; as in chapters/rounding.md.
-
-    -> how far the exponents may be off, the weights, how far these may be off, and the log-sum-exp
-    """
-    top, m = rowmax(A), A.shape[-1]
-    E = np.exp(shift(A, top))
-    total = nonzero(rowsum(E))
-    L, P, size = np.log(total) + top, E / total, abs(finite(A))
-    below = visible(L - finite(A), A)
-    eta = f.entries * (below + 4) + f.sums * (3 * below + size + abs(L))
-    eta = visible(eta + grown(size, visible(A_off, A), 2 * f.entries), A)
-    r = np.log1p(rowsum(spread(P, below, eta + ((m + 8) * f.sums + f.entries))) + m * f.least_weight)
-    length = abs(L) + (math.log(max(m, 1)) + 1)
-    P_off = spread(P, below, eta + (r + 4 * f.sums * length + 2 * f.entries)) + f.least_weight
-    return eta, P, visible(P_off, A), r
+    return rounding.WeightBounds(QK, QK_off, *rounding.softmax_off(f, gamma * QK + B, A_off))
 
 
 # ---- the deviation of a typical answer ----------------------------------------------------------

@@ -44,13 +44,15 @@ class Conventions:
     bias_axes: str | None = None
     dropout: str | None = None  # what a dropout mask holds: "factors", 0 or 1/(1 - rho); "keep": True is kept; ...
     fill: str | None = None  # "-1e4": what is added to the score of what is hidden, where that is not -inf
+    pieces: Any = None  # what it has beside plain attention: Pieces
+    truncate: bool = field(default=False, compare=False)  # whether its sums may cut off digits: a matter of bounds
 
     @property
     def hidden(self) -> float:
         """What is added to the score of what is hidden."""
         return float(self.fill or "-inf")
 
-    def told(self, **other: str | None) -> "Conventions":
+    def told(self, **other: Any) -> "Conventions":
         """With those of the others that are not None."""
         return replace(self, **{k: x for k, x in other.items() if x is not None})
 

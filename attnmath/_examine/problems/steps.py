@@ -109,6 +109,8 @@ class Steps:
 
     def __init__(self, case: Case, means: Conventions | None = None, changes: Iterable[StepChanges] = ()) -> None:
         self.case, self.means, self.changes = case, means or Conventions(), tuple(changes)
+        if self.means.pieces is not None and type(self) is Steps:
+            self.table, self.downstream = self.means.pieces.steps
 
     def __getattr__(self, letter: str) -> Any:
         if letter not in self.table:
@@ -145,7 +147,11 @@ class Steps:
 
     def answer(self) -> Answer:
         """The output and all gradients."""
-        return Answer(self.O, self.dQ, self.dK, self.dV, self.dB)
+        return Answer(*map(self.output, Answer._fields))
+
+    def output(self, letter: str) -> Any:
+        """One of them; those of queries and keys all the way back, if these are rotated or normed."""
+        return getattr(self, f"{letter}_left" if f"{letter}_left" in self.table else letter)
 
 
 # ---- queries that may attend to nothing: what the conventions make of them ----------------------

@@ -134,10 +134,10 @@ def tile_weights(x: TiledHead, rows: slice, seen: Any, R: Any) -> TileWeights | 
     phi = add_in_place(add_in_place(phi, abs(A), size), A, -(e + 3 * s))
     if seen is not None:
         phi = xp.where(seen, phi, 0.0)
-    phi += (e + 3 * s) * L + s * abs(L) + (4 * e + 2 * abs(x.gamma) * d_k * f.least_sum)
+    phi += (e + 3 * s) * L + s * abs(L) + ((2 + f.exp_error) * e + 2 * abs(x.gamma) * d_k * f.least_sum)
     off = p * phi
-    r = (rowsum(off) + ((m + 8) * s + e)) * SERIES + m * f.least_weight
-    r += 4 * s * (abs(L) + (log(max(m, 1)) + 1)) + 2 * e
+    r = (rowsum(off) + ((f.over_keys(m) + 8) * s + e)) * SERIES + m * f.least_weight
+    r += (2 + f.log_error) * s * (abs(L) + (log(max(m, 1)) + 1)) + 2 * e
     phi += r
     most = float(xp.max(phi))
     phi *= p
@@ -148,7 +148,7 @@ def tile_output(x: TiledHead, tile: TileWeights) -> tuple[Any, Any]:
     """O, and how far it may be off."""
     f, m = x.f, x.K.shape[1]
     O, step = T(x.V @ T(tile.PR)), f.stored + f.entries
-    reach = as_factor(f, tile, (m + 8) * f.sums) @ T(x.absV) + underflow(f, m, x.absV) * tile.live
+    reach = as_factor(f, tile, (f.over_keys(m) + 8) * f.sums) @ T(x.absV) + underflow(f, m, x.absV) * tile.live
     return O, expm1(step) * in_float32(abs(O)) + exp(step) * reach
 
 

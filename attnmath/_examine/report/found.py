@@ -39,6 +39,7 @@ class TriedProblem:
     ratios: Mapping[str, float]  # of "O", "dQ", ...; up to the constant is right
     passed: bool
     note: str | None = None  # why it was not judged
+    part: str = ""  # "jvp", "double backward"; else of the function and its gradients
 
     @property
     def judged(self) -> bool:
@@ -59,18 +60,16 @@ def check_one_of(what: str, value: str, values: Iterable[str]) -> None:
 
 def conventions_said(means: Conventions) -> str:
     """The conventions in words, those that are known."""
-    return ", ".join(
-        f"{word} {getattr(means, name).replace('r_', 'r-')}"
-        for name, word in NAMED.items()
-        if getattr(means, name) is not None
-    )
+    known = {word: getattr(means, name) for name, word in NAMED.items()}
+    said = [f"{word} {x.replace('r_', 'r-')}" for word, x in known.items() if x is not None]
+    return ", ".join([*said, *([means.pieces.words] if means.pieces else [])])
 
 
 def by_family(problems: Iterable[TriedProblem]) -> dict[str, list[TriedProblem]]:
     """The problems of each family, in the order in which they were tried."""
     found: dict[str, list[TriedProblem]] = {}
     for p in problems:
-        word = next((f for f in SHOWN_FAMILIES if f in p.traits), None)  # or its name up to a comma
+        word = p.part or next((f for f in SHOWN_FAMILIES if f in p.traits), None)  # or its name up to a comma
         found.setdefault(word or re.split("[,:]", p.name)[0] or "other", []).append(p)
     return found
 
@@ -103,6 +102,16 @@ def parts_in_words(problems: Sequence[TriedProblem], constant: float) -> str:
     order = list(dict.fromkeys(x for p in problems for x in p.ratios))
     backward = backward_in_words(sorted(letters, key=order.index))
     return " and ".join(filter(None, ["the forward" if forward else "", backward]))
+
+
+def judged_in_words(problems: Sequence[TriedProblem]) -> str:
+    """How many were judged: 61 of 63 problems; jvp: 40 of 40."""
+    parts = {p.part: [x for x in problems if x.part == p.part] for p in problems}
+    said = []
+    for part, some in parts.items():
+        judged, count = sum(p.judged for p in some), counted(len(some), "problem")
+        said.append(f"{part}: {judged} of {len(some)}" if part else f"{judged} of {count}")
+    return "; ".join(said)
 
 
 def backward_in_words(letters: Sequence[str]) -> str:

@@ -20,12 +20,14 @@ from attnmath._examine.report.found import (
     conventions_said,
     counted,
     failed_count,
+    judged_in_words,
     line_of_problem,
     parts_in_words,
 )
 
 UNLISTED = "not in the list"
 WIDTH = 100
+NAMES_LETTERS = "reference", "jvp", "double_backward"  # findings whose titles do so
 LONG = 160  # letters of a title, as of an error's own words; the row below the sentence has all
 USUAL_CONVENTIONS = {"causal": "lower_right", "groups": "blocks", "scale": "1/sqrt(d_k)", "empty": "zero"}
 QUALIFIED = {
@@ -107,8 +109,7 @@ class Report:
     def _right_sentence(self) -> str:
         """How much was judged right, for which conventions, and what was not tried."""
         names = {f.name for f in self.findings}
-        judged = sum(p.judged for p in self.problems)
-        count = f": {judged} of {counted(len(self.problems), 'problem')}" if self.problems else ""
+        count = f": {judged_in_words(self.problems)}" if self.problems else ""
         alone = " in its output, and no gradient was judged" if "forward only" in names else ""
         parts = [f"right{alone}{count}", *_qualifiers(self)]
         parts += ["as the reference"] if "reference" in names else []
@@ -138,13 +139,16 @@ class Report:
         order of heads, that is not the usual one and that nobody stated, and the other hazards of
         UNSTATED, unless conventions= says that they are meant; and a function that is
         not in the list, for its output was compared with nothing; with unlisted=True it passes
-        if its gradients are those of its own output. What was not tried is a UserWarning.
+        if its gradients are those of its own output, as does one with pieces beside plain
+        attention. What was not tried is a UserWarning.
         """
         __tracebackhide__ = True
         for said in self.not_tried:
             warnings.warn(f"{self.candidate}: {said}", UserWarning, stacklevel=3)
         if unlisted and self.unlisted and any(f.name == "own gradients" for f in self.findings):
             return
+        if self.right and not unlisted and (pieces := getattr(self.conventions, "pieces", None)):
+            raise AssertionError(f"attention with {pieces.words}: unlisted=True says that it is meant\n{self}")
         alone = any(f.name == "forward only" for f in self.findings)
         if allow_not_judged and (self.status == 2 or self.right and alone):
             return
@@ -207,7 +211,7 @@ def _short_title(finding: Finding) -> str:
     """Its title, without what is behind the first words of a long one; and where, if that is all that is known."""
     title = " ".join(finding.title.split())
     title = title if len(title) <= LONG else title[: LONG - 1].rstrip() + "…"
-    if finding.kind == "unnamed" and finding.where and finding.name != "reference":  # which names its letters
+    if finding.kind == "unnamed" and finding.where and finding.name not in NAMES_LETTERS:
         return f"{title} ({finding.where.replace('; ', ', ')})"
     return title
 
@@ -215,8 +219,11 @@ def _short_title(finding: Finding) -> str:
 def _main_findings(report: Report) -> list[Finding]:
     """The findings that make the verdict, those with a name first."""
     order = ("contract", "mistake", "unnamed", "unlisted")
-    some = (f for f in report.findings if f.kind in order)
-    return sorted(some, key=lambda f: (f.name == "dB_missing", order.index(f.kind)))  # after what is wrong
+    some = [f for f in report.findings if f.kind in order]
+    last = {"dB_missing"}  # after what is wrong, as a gradient that is None because of it
+    explained = {f.name for f in some if f.kind == "mistake" and "all that came" in (f.evidence or "")}
+    last |= {"detached"} if explained - {"zeros", "bias_missing"} else set()
+    return sorted(some, key=lambda f: (f.name in last, order.index(f.kind)))
 
 
 def _wrong_part(report: Report, first: list[Finding]) -> str:
@@ -225,7 +232,10 @@ def _wrong_part(report: Report, first: list[Finding]) -> str:
         return ""
     if first and first[0].name == "own_gradients":
         return backward_in_words(list(dict.fromkeys(re.findall(r"\bd[QKVB]\b", first[0].title))))
-    return parts_in_words(report.problems, report.constant)
+    where = f"{first[0].where}" if first else ""
+    if part := next((p.part for p in report.problems if p.part and where.startswith(f"the {p.part}")), ""):
+        return f"the {part}"
+    return parts_in_words([p for p in report.problems if not p.part], report.constant)
 
 
 def _labelled(label: str, value: str) -> list[str]:

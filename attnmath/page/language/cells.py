@@ -22,7 +22,7 @@ TAKEN = {one.name: "attnmath.book.notebook" for one in ast.parse(NOTEBOOK.read_t
 TAKEN |= dict.fromkeys(attnmath.__all__, "attnmath")
 SET = ("alpha beta gamma delta epsilon theta kappa lambda Lambda mu nu phi chi psi tau sigma Sigma eta omega ell"
        " rho Pi partial dot hat bar tilde mathsf mathbf circ cdot times otimes sqrt frac langle rangle lVert rVert"
-       " infty exp log tanh max min operatorname").split()
+       " infty exp log tanh cos sin max min operatorname").split()
 OTHER = r"[=<>]+|[^\x00-\x7f]"  # than formulas in texts have
 FILLED = r"\s*(?:-?\d|\{|$)"  # or what a program puts in
 

@@ -20,7 +20,8 @@ class Misprint(NamedTuple):
         return text[: self.start] + self.new + text[self.end :]
 
 
-OTHER_FUNCTION = {"exp": "log", "log": "exp", "softmax": "log_softmax", "log_softmax": "softmax", "tanh": "exp"}
+OTHER_FUNCTION = {"exp": "log", "log": "exp", "softmax": "log_softmax", "log_softmax": "softmax", "tanh": "exp",
+                  "cos": "sin", "sin": "cos"}
 
 
 def latex(prefix: str, letter: str) -> str:

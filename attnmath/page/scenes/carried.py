@@ -162,6 +162,8 @@ class Duals:
     log = _entrywise(np.log, lambda x, y: 1 / x)
     sqrt = _entrywise(np.sqrt, lambda x, y: 1 / (2 * y))
     tanh = _entrywise(np.tanh, lambda x, y: 1 - y * y)
+    cos = _entrywise(np.cos, lambda x, y: -np.sin(x))
+    sin = _entrywise(np.sin, lambda x, y: np.cos(x))
 
     @staticmethod
     def where(condition: Any, x: Any, y: Any) -> Dual:

@@ -202,6 +202,9 @@ class Scope:
             for term in sub.args[1]:
                 self.mark(term, axis, bound)
             return
+        if sub.kind == "index":  # an entry of a letter of whole numbers
+            self.visit(sub, bound)
+            return
         if sub.kind != "name" or sub.args[0] or sub.args[1] in self.cast.sizes:
             return
         letter = sub.args[1]

@@ -80,7 +80,7 @@ class Frame:
             raise PageError("value", f"this has no value: {error}", node.start) from error
 
     def integer(self, node: Node) -> int:
-        """An index expression: letters bound to values, sizes, whole numbers, + and -."""
+        """An index expression: letters bound to values, sizes, whole numbers, entries of counts, + and -."""
         if node.kind == "number" and node.args[0].is_integer():
             return int(node.args[0])
         if node.kind == "name" and node.args[0] == "":
@@ -89,6 +89,8 @@ class Frame:
                 return self.index[name]
             if name in self.scene.sizes:
                 return self.scene.sizes[name]
+        if node.kind == "index" and self.scene.is_count(node.base):
+            return int(self.evaluate(node).number())
         if node.kind == "sum":
             values = map(self.integer, node.args[1])
             return sum(x if s == "+" else -x for s, x in zip(node.args[0], values))

@@ -45,11 +45,15 @@ class Scene:
         self.tangents |= {k: np.zeros(self.shape(k)) for k in cast.constants}
         self.cotangents: Env = {k: self.drawn(rng, k) for k in cast.outputs}
         self.turns: Env = {k: self.drawn(rng, k) for k in cast.moving}  # tangents of cotangents
+        given |= {f"d{k}": dy for k, dy in self.cotangents.items()}
+        given |= {f"dot {k}": x for k, x in self.tangents.items()}
         try:
             setting.change(given, self.sizes)
         except (LookupError, NameError, TypeError, ValueError) as error:
             said = f"the setting {setting.name!r} of the cast {cast.name!r} fails: {type(error).__name__}: {error}"
             raise PageError("letter", said) from error
+        self.cotangents = {k: given.pop(f"d{k}") for k in cast.outputs}
+        self.tangents = {k: given.pop(f"dot {k}") for k in self.tangents}
         for k, x in given.items():
             if x.shape != self.shape(k):
                 message = f"the setting {setting.name!r} fills {k} with {x.shape}, not {self.shape(k)}"
@@ -164,6 +168,11 @@ class Scene:
             return x.reshape((*x.shape[:-3], *shape))
         except (ValueError, RuntimeError):
             raise PageError("shape", f"{letter} is defined by {parts[0]} matrices") from None
+
+    def is_count(self, node: Node) -> bool:
+        """Whether it is a letter of whole numbers that are given."""
+        spec = self.cast.letters.get(node.args[1]) if node.kind == "name" and not node.args[0] else None
+        return spec is not None and spec.origin == "count"
 
     def axes_of(self, letter: str, array: Any) -> tuple[int, int]:
         """How many axes count points (none or one), and how many members of a family."""

@@ -6,17 +6,18 @@ from typing import Any
 
 import numpy as np
 
-Change = Callable[[dict, dict], None]  # of the primals, in place, by the sizes
+Change = Callable[[dict, dict], None]  # of the primals, their tangents and dO, in place, by the sizes
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to fill a cast: a seed, sizes of its own, a change of the primals."""
+    """One way to fill a cast: a seed, sizes of its own, a change of the primals; words for the function."""
 
     name: str
     seed: int
     sizes: dict = field(default_factory=dict)
     change: Change = lambda values, sizes: None
+    options: dict = field(default_factory=dict)  # name of a parameter -> one of its words
 
     def then(self, *changes: Change) -> "Setting":
         """With these changes as well, one after the other."""
@@ -28,9 +29,9 @@ class Setting:
         return replace(self, change=change)
 
 
-def setting(name: str, seed: int, *changes: Change, **sizes: int) -> Setting:
+def setting(name: str, seed: int, *changes: Change, options: dict | None = None, **sizes: int) -> Setting:
     """A setting with these changes, one after the other, and sizes of its own."""
-    return Setting(name, seed, sizes).then(*changes)
+    return Setting(name, seed, sizes, options=options or {}).then(*changes)
 
 
 def three(seed: int, *changes: Change, last: str = "sizes in another order", **sizes: int) -> tuple[Setting, ...]:
@@ -38,7 +39,7 @@ def three(seed: int, *changes: Change, last: str = "sizes in another order", **s
     return (
         setting("random", seed, *changes),
         setting("random again", seed + 1, *changes),
-        setting(last, seed + 2, *changes, **sizes),
+        setting(last, seed + 2, *changes, options=None, **sizes),
     )
 
 

@@ -209,12 +209,12 @@ def square(a: Value, what: str, name: str) -> None:
 
 SLOPES: dict[str, Callable[[Any, Any], Any]] = {  # from the sizes of the argument, and of the value
     "exp": lambda x, y: y, "log": lambda x, y: 1 / x, "sqrt": lambda x, y: 0.5 / np.maximum(y, 1e-300),
-    "tanh": lambda x, y: np.ones_like(y),
+    **{name: lambda x, y: np.ones_like(y) for name in ("tanh", "cos", "sin")},
 }
 
 
 def entrywise(name: str, a: Value) -> Value:
-    """exp, log, tanh, sqrt, entrywise, with the condition of each."""
+    """exp, log, tanh, cos, sin, sqrt, entrywise, with the condition of each."""
     y = getattr(namespace(a.x), name)(a.x)
     out = sizes(y)
     moved = np.where(out == 0, 0.0, a.m * SLOPES[name](sizes(a.x), out))
@@ -289,5 +289,5 @@ def commutation(rows: int, columns: int) -> np.ndarray:
 
 OPERATORS: dict[str, Callable[..., Value]] = {
     "rowsum": rowsum, "diag": diag, "tr": trace, "vec": vec, "rank": rank, "det": det, "entropy": entropy,
-    **{name: partial(entrywise, name) for name in ("exp", "log", "tanh")},
+    **{name: partial(entrywise, name) for name in ("exp", "log", "tanh", "cos", "sin")},
 }

@@ -16,11 +16,12 @@ import attnmath
 from attnmath.page.verdicts.normal import ZERO, NormalForm
 
 NONE = ("none",)  # an argument that this cast does not have: nothing is added, nothing multiplied
-SAME = "column row flat ahead lifted lowered nonzero finite constant hide visible".split()
-SUMMED = ("sum_to", "summed", "heads_to_bias")  # over the axes that an argument does not have
+SAME = ("column row flat ahead lifted lowered nonzero finite constant hide visible places_like buckets_like"
+        " looked_up sink_rows alone no_head for_heads").split()
+SUMMED = ("sum_to", "summed", "heads_to_bias", "sinks_summed")  # over the axes that an argument does not have
 REFERENCE = ("rowmax", "larger", "peak")  # what is subtracted and added again: any would do
 OPERATIONS = {ast.Mult: "mul", ast.MatMult: "mat", ast.Div: "div", ast.Pow: "power"}
-FUNCTIONS = ("exp", "log", "tanh", "sqrt", "rowsum", "rowmean", "diag")
+FUNCTIONS = ("exp", "log", "tanh", "cos", "sin", "sqrt", "rowsum", "rowmean", "diag")
 
 
 class Unread(Exception):
@@ -99,7 +100,7 @@ class Reader:
         """An expression; a list of them; a dict of them, where a named tuple is returned."""
         form = self.form
         match node:
-            case ast.Constant(None):
+            case ast.Constant(None | str()):
                 return NONE
             case ast.Constant(int() | float() as value):
                 return ("number", float(value))
@@ -209,6 +210,10 @@ def _plus(form: NormalForm, x: tuple, y: tuple) -> tuple:
 WORDS: dict = {
     "plus": _plus, "times": _pair("mul"), "inner": _pair("mul"), "divide": _pair("div"), "kron": _pair("mul"),
     "shift": lambda form, x, y: form.add(("+", x), ("-", y)), "T": lambda form, x: form.T(x),
+    "collected": lambda form, x, *_: form.call("rowsum", form.mul(x, ("name", "delta"))),
+    "turned": lambda form, x, *_: form.mat(x, ("name", "J")),
+    "spread": lambda form, x, *_: form.mat(x, ("name", "N")),
+    "gathered": lambda form, x, *_: form.mat(x, form.T(("name", "N"))),
     "apply": _pair("mat"), "from_heads": _pair("mat"), "to_heads": _projected,
     **{name: (lambda form, x, y: form.mat(form.T(x), y)) for name in ("over_tokens", "heads_over_tokens")},
     "blocks": lambda form, x: form.mul(("name", "delta"), x), "identity": lambda form, x: ("name", "I"),

@@ -87,14 +87,17 @@ def arguments_in(function: Callable, scene: Scene, names: dict) -> dict:
     """
     found: dict = {}
     tuples = _tuples(function)
+    sizes = {scene.cast.names.get(k, k): size for k, size in scene.sizes.items()}
     for key, parameter in inspect.signature(function).parameters.items():
-        if key in scene.cast.sizes:
-            found[key] = scene.sizes[key]
+        if key in sizes:
+            found[key] = sizes[key]
+        elif key in scene.setting.options:
+            found[key] = scene.setting.options[key]
         elif parameter.default is False:
             found[key] = True  # a switch, for results besides
         elif key in names:
             found[key] = natural(scene, *names[key])
-        elif key in ("W", "W_dot") and key in tuples and "W_Q" in names:
+        elif key in ("W", "W_dot") and key in tuples and tuples[key]._fields[0] in names:
             found[key] = _weights(tuples[key], scene, names, key.removeprefix("W"))
         elif parameter.kind != parameter.KEYWORD_ONLY or parameter.default is parameter.empty:
             raise PageError("label", f"parameter {key} of {function.__name__} is not in the cast")
