@@ -113,7 +113,8 @@ def further_weights(known: KnownLayer, case: LayerCase) -> list[Finding]:
     """The gradients of weights that a right output does not depend on: they need to be zero."""
     read = Recorded({name: np.zeros(shape) for name, shape in known.layer.shapes.items()})
     known.layer.ours(read)
-    names = [name for name in known.layer.parameters if name not in {*read.seen, *known.layer.learned.values()}]
+    known.layer.learns(read)
+    names = [name for name in known.layer.parameters if name not in read.seen]
     try:
         back = returned(known.layer, case, known.dtype)[1] if names else {}
     except Broken:

@@ -1,14 +1,16 @@
 """What a layer means: the form of its weights, its layout, masks, scale, the format of its softmax."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from itertools import product
+from dataclasses import fields, replace
+from itertools import islice, product
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from attnmath._examine.contract.functions import Broken
 from attnmath._examine.layer.draw import Draw, hiding, layer_cases
+from attnmath._examine.layer.latent import LatentLayer, with_latents
+from attnmath._examine.layer.latent_readings import latent_readings
 from attnmath._examine.layer.layer import ByName, Layer, LayerAnswer, LayerCase, LayerSteps
 from attnmath._examine.layer.mistakes import AFTER, DICTIONARY
 from attnmath._examine.layer.own_layer import MASK_FORMS, TOKEN_LAYOUTS, MaskForm, OwnLayer, Way
@@ -147,6 +149,19 @@ def _pieced(came: Sequence[tuple[KnownLayer, Any, Any]], told: Conventions, fram
             if means.pieces.norm is not None and means.pieces.norm < 1e-15:  # that of the format
                 means = replace(means, pieces=replace(means.pieces, norm=epsilon))
             return known._replace(layer=found[0], means=means)
+    return None
+
+
+def with_latent(own: OwnLayer, told: Conventions, dtype: str | None, seed: int) -> KnownLayer | None:
+    """A layer whose keys and values come up from a latent, if its output is that of one."""
+    if not own.is_torch or told.scale is not None or own.layout not in (None, "bnd"):
+        return None
+    ways = [way for way in own.ways() if not way.cross]
+    for way, (ours, parts) in islice(product(ways, latent_readings(own.weights, own.possible_heads())), MOST_WAYS):
+        plain = own.layer(way, "bnd", ours)
+        layer = LatentLayer(**{x.name: getattr(plain, x.name) for x in fields(plain)}, parts=parts)
+        if means := with_latents(layer, seed, told):
+            return KnownLayer(layer, dtype or layer.dtype, seed, means, way=way)
     return None
 
 

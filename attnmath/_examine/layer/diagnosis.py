@@ -9,6 +9,7 @@ import numpy as np
 
 from attnmath._examine.diagnosis.diagnosis import said
 from attnmath._examine.diagnosis.gate import Edit, edits_of, proof
+from attnmath._examine.layer import latent
 from attnmath._examine.layer.layer import LayerAnswer
 from attnmath._examine.layer.mistakes import DICTIONARY
 from attnmath._examine.layer.running_error import Bounded, formats
@@ -81,6 +82,7 @@ class ReturnedGradients:
 
     def __init__(self, t: Tried) -> None:
         self.t, self.case = t, t.case
+        self.latent = t.means.pieces is not None and t.means.pieces.latent is not None
 
     def __getattr__(self, letter: str) -> Any:
         if letter not in LayerAnswer._fields:
@@ -107,7 +109,7 @@ LAWS: dict[str, Callable[[ReturnedGradients], tuple[Any, Any] | None]] = {
     "W_Q and W_K may trade a matrix": lambda g: None if g.case.rotary or g.t.means.pieces else (
         g.shared(g.gauge("Q")), T(g.gauge("K"))),
     "W_V and W_O may trade a matrix": lambda g: (g.gauge("V"), g.shared(g.dW_O @ T(g.W_O))),
-    "X^T dX": lambda g: g.tokens(g.case.X, g.dX, "QKV" if g.case.Z is None else "Q"),
+    "X^T dX": lambda g: None if g.latent else g.tokens(g.case.X, g.dX, "QKV" if g.case.Z is None else "Q"),
     "Z^T dZ": lambda g: None if g.case.Z is None else g.tokens(g.case.Z, g.dZ, "KV"),
     "db_K = 0": lambda g: None if g.db_K is None or g.case.rotary or g.t.means.pieces else (g.db_K, 0.0),
     "db_V = db_O W_O^T": lambda g: None if g.db_V is None or g.db_O is None or g.t.means.pieces else (
@@ -132,7 +134,7 @@ def laws(t: Tried) -> str:
 
 # ---- what a wrong gradient is the sum of --------------------------------------------------------
 
-PATHS = {"by_Q": "queries", "by_K": "keys", "by_V": "values"}
+PATHS = {"by_Q": "queries", "by_K": "keys", "by_V": "values", **latent.PATHS}
 
 
 def proportions(t: Tried) -> str:
@@ -140,6 +142,8 @@ def proportions(t: Tried) -> str:
     s, found = t.steps(), []
     alone = t.case.Z is None
     paths = {"dX": ["by_Q", "by_K", "by_V"] if alone else ["by_Q"], "dZ": ["by_K", "by_V"]}
+    if isinstance(s, latent.LatentSteps):
+        paths = {"dX": [*latent.PATHS]}
     for name in t.wrong:
         words = {f"the path through the {PATHS[x]}": x for x in paths.get(name, ())} or {f"the right {name}": name}
         got, basis = getattr(t.got, name), np.stack([getattr(s, x).ravel() for x in words.values()], 1)

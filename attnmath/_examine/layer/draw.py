@@ -16,8 +16,7 @@ class Draw:
 
     def __init__(self, layer: Layer, dtype: str, seed: int, longer: int = 0) -> None:
         self.layer, self.dtype, self.rng, self.longer = layer, dtype, np.random.default_rng(seed), longer
-        W = layer.ours({name: np.zeros(shape) for name, shape in layer.shapes.items()})
-        self.d, self.d_z = W.W_Q.shape[1], W.W_K.shape[1]
+        self.d, self.d_z = layer.widths
         inside = layer.module.modules() if hasattr(layer.module, "modules") else ()
         dropped = any(type(x).__name__.startswith("Dropout") and getattr(x, "p", 0) > 0 for x in inside)
         self.can_train = layer.dropout == 0 and not dropped  # otherwise it is run as it is, in eval()

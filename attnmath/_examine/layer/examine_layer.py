@@ -13,7 +13,7 @@ from attnmath._examine.contract.process import judged_apart
 from attnmath._examine.contract.state import given_back
 from attnmath._examine.diagnosis.extent import unusual
 from attnmath._examine.layer.beside import empty_rows, further_weights, inference, smallest_case
-from attnmath._examine.layer.conventions import KnownLayer, possible_layers, understood, with_mask
+from attnmath._examine.layer.conventions import KnownLayer, possible_layers, understood, with_latent, with_mask
 from attnmath._examine.layer.diagnosis import diagnose_layer
 from attnmath._examine.layer.draw import layer_cases
 from attnmath._examine.layer.layer import Layer, LayerCase
@@ -94,7 +94,10 @@ def _judged(
     """The report on a layer that is known or may be read in some ways, or on one of its own."""
     try:
         findings = [Finding("contract", "no_gradient", x) for x in unlearned(own, without)] if own else []
-        report = _examined(own, candidates, told, smallest, findings) if candidates else None
+        known, agreed = understood(candidates, told) if candidates else (None, False)
+        latent = with_latent(own, told, dtype, seed) if own and not agreed and reference is None else None
+        known, agreed = (latent, True) if latent else (known, agreed)
+        report = _examined(own, known, agreed, told, smallest, findings) if known else None
         if report is None and own is not None:
             beside = own_layer(reference, None) if reference is not None else None
             report = as_own_function(own, beside, dtype, told, seed, findings)
@@ -140,11 +143,10 @@ def as_layer(layer: Any) -> Layer | None:
 
 
 def _examined(
-    own: OwnLayer | None, candidates: Sequence[KnownLayer], told: Conventions, smallest: bool,
+    own: OwnLayer | None, known: KnownLayer, agreed: bool, told: Conventions, smallest: bool,
     findings: Sequence[Finding],
 ) -> Report | None:
-    """The report on a layer that may be read in these ways; None where it is another function."""
-    known, agreed = understood(candidates, told)
+    """The report on a layer that is read in this way, and its output agreed or not; None for another function."""
     known, more = masked(known, own, told, agreed)
     findings = [*findings, *more]
     results = [(case, known.trial(case)) for case in layer_cases(known.draw)]

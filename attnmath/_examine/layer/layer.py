@@ -68,6 +68,12 @@ class Layer:
         return {x: numbers[name] for x, name in self.learned.items()}
 
     @property
+    def widths(self) -> tuple[int, int]:
+        """Of the tokens that ask, and of those that answer."""
+        W = self.ours({name: np.zeros(shape) for name, shape in self.shapes.items()})
+        return W.W_Q.shape[1], W.W_K.shape[1]
+
+    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of each parameter."""
         return {name: tuple(p.shape) for name, p in self.parameters.items()}
@@ -148,6 +154,16 @@ class LayerAnswer(NamedTuple):
     dgain_K: np.ndarray | None = None
     dsink: np.ndarray | None = None
     dtable: np.ndarray | None = None
+    dW_DQ: np.ndarray | None = None
+    dW_DKV: np.ndarray | None = None
+    dW_KR: np.ndarray | None = None
+    db_DQ: np.ndarray | None = None
+    db_DKV: np.ndarray | None = None
+    db_KR: np.ndarray | None = None
+    dgain_C_Q: np.ndarray | None = None
+    dgain_C_KV: np.ndarray | None = None
+    dshift_C_Q: np.ndarray | None = None
+    dshift_C_KV: np.ndarray | None = None
 
 
 # ---- its steps ----------------------------------------------------------------------------------

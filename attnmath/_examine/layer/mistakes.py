@@ -1,7 +1,6 @@
 """The mistakes of a layer that have a name: a few operators over its letters; those of a head follow."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import combinations, permutations
 from math import prod
 from typing import Any
@@ -9,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from attnmath._examine.layer import layer
-from attnmath._examine.layer.layer import LAYER_STEPS, LayerCase, LayerSteps
+from attnmath._examine.layer.latent_mistakes import WRONG_LATENTS, lost, one_sequence
+from attnmath._examine.layer.layer import LAYER_STEPS, LayerCase
 from attnmath._examine.mistakes.mistakes import MISTAKES
 from attnmath._examine.mistakes.wrong_pieces import WRONG_PIECES
 from attnmath._examine.problems.case import Conventions
-from attnmath._examine.problems.steps import Forms, Mistake, StepChanges, Steps, Wordings, bind, multiplied, only
+from attnmath._examine.problems.steps import Forms, Mistake, StepChanges, Steps, Wordings, bind, only
 from attnmath._formulas.heads import Weights
 from attnmath._words.arrays import T
 
@@ -24,7 +24,7 @@ AFTER = {x for x in LAYER_STEPS if x[0] == "d" or "_back" in x or x.startswith("
 Holds = Callable[[LayerCase], bool]
 WHEN: dict[str, Holds] = {
     "always": lambda case: True,
-    "self": lambda case: case.Z is None,
+    "self": lambda case: case.Z is None and "W_DKV" not in case.learned,
     "cross": lambda case: case.Z is not None,
     "alike": lambda case: case.Z is not None and case.X.shape == case.Z.shape,  # X and Z can be mixed up
     "turns": lambda case: case.rotary is not None,
@@ -43,11 +43,6 @@ def edit(name: str, title: str, cure: str, change: StepChanges, when: str | Hold
 def exchanged(moves: dict[str, str]) -> StepChanges:
     """Each letter has the value of another one's step."""
     return {a: bind(lambda s, x, b: s.table[b](s), b) for a, b in moves.items()}
-
-
-def lost(*letters: str) -> StepChanges:
-    """Nothing arrives."""
-    return multiplied(*letters, by=lambda s: 0)
 
 
 def mean(letters: tuple[str, ...], axes: int) -> StepChanges:
@@ -164,11 +159,7 @@ def dW_K_without_b_Q(case: LayerCase, means: Conventions) -> Wordings:
 def one_entry(name: str) -> Forms:
     """A gradient of one entry of the batch alone."""
     def of_one(s: Steps, x: np.ndarray | None, at: int) -> np.ndarray | None:
-        given, one = s.given, slice(at, at + 1 or None)
-        keep = given.keep if given.keep is None or len(given.keep) == 1 else given.keep[one]
-        Z = None if given.Z is None else given.Z[one]
-        some = replace(given, X=given.X[one], Z=Z, dY=given.dY[one], keep=keep)
-        return None if x is None else getattr(LayerSteps(some, s.means), name)
+        return None if x is None else getattr(one_sequence(s, at), name)
 
     return several(("the first", {name: bind(of_one, 0)}), ("the last", {name: bind(of_one, -1)}))
 
@@ -279,4 +270,4 @@ def of_heads(m: Mistake) -> Mistake:
     return m._replace(forms=lambda case, means: m.forms(case.heads, means))
 
 
-DICTIONARY: list[Mistake] = [*LAYER_MISTAKES, *map(of_heads, [*WRONG_PIECES, *MISTAKES])]
+DICTIONARY: list[Mistake] = [*LAYER_MISTAKES, *WRONG_LATENTS, *map(of_heads, [*WRONG_PIECES, *MISTAKES])]

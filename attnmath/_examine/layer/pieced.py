@@ -82,7 +82,9 @@ def _summed(s: Any, name: str, each: np.ndarray) -> np.ndarray | None:
 
 def steps_of(case: LayerCase, means: Conventions, changes: Sequence[StepChanges] = ()) -> LayerSteps:
     """A layer's problem, solved by its program."""
-    return (LayerSteps if means.pieces is None else PiecedSteps)(case, means, changes)
+    pieces = means.pieces
+    kind = LayerSteps if pieces is None else pieces.latent.program if pieces.latent else PiecedSteps
+    return kind(case, means, changes)
 
 
 def right_and_measured(case: LayerCase, means: Conventions, dtype: str) -> tuple[LayerAnswer, LayerAnswer]:
@@ -99,19 +101,20 @@ class LayerHeads:
     def __init__(self, layer: Layer, values: Mapping[str, Any]) -> None:
         self.layer, self.values, self.taken = layer, values, self
         ends = np.cumsum([0, *(prod(shape) for shape in layer.shapes.values())])
-        places = {name: np.arange(start, stop, dtype=float).reshape(shape) for (name, shape), start, stop
-                  in zip(layer.shapes.items(), ends, ends[1:])}
-        self.ends, self.places = ends[1:-1], layer.ours(places)  # where in all parameters each weight stands
-        (self.H, self.d, self.d_k), (self.G, self.d_z, _), (*_, self.d_v) = (w.shape for w in self.places[:3])
+        at = {name: np.arange(start, stop, dtype=float).reshape(shape) for (name, shape), start, stop
+              in zip(layer.shapes.items(), ends, ends[1:])}
+        self.ends, weights = ends[1:-1], layer.ours(at)
+        self.places = {**weights._asdict(), **layer.learns(at)}  # where in all parameters each weight stands
+        (self.H, self.d, self.d_k), (self.G, self.d_z, _), (*_, self.d_v) = (w.shape for w in weights[:3])
 
     def sizes(self, asked: Sequence[int]) -> tuple[int, ...]:
         """b, H, G, n, m, d_k, d_v: as many tokens as there may be unit vectors."""
         n = asked[3] if asked[3] >= LONG else min(asked[3], self.d, self.d_z)
         return 1, self.H, self.G, n, n, self.d_k, self.d_v
 
-    def run(self, case: Case, means: Conventions, forward: bool = False) -> Outcome:
-        """Its answer to a problem."""
-        n, columns, W_O = case.Q.shape[2], self.H * self.d_v, np.zeros((self.H * self.d_v, self.d))
+    def asked(self, case: Case) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+        """Tokens and weights that give its heads these queries, keys and values."""
+        n = case.Q.shape[2]
         if n < LONG:
             X, Z = np.eye(n, self.d), np.eye(n, self.d_z)
             inputs = [np.zeros((len(x[0]), d, x.shape[-1])) for x, d in
@@ -122,27 +125,33 @@ class LayerHeads:
             X, Z = np.zeros((n, self.d)), np.zeros((n, self.d_z))
             Z[:, : min(self.d_v, self.d_z)] = case.V[0, 0, :, : self.d_z]
             X = X if self.layer.cross else Z
-            inputs = [np.zeros(w.shape) for w in self.places[:3]]
+            inputs = [np.zeros(self.places[x].shape) for x in ("W_Q", "W_K", "W_V")]
             inputs[2][:] = np.eye(self.d_z, self.d_v)
+        return X, Z, dict(zip(("W_Q", "W_K", "W_V"), inputs))
+
+    def run(self, case: Case, means: Conventions, forward: bool = False) -> Outcome:
+        """Its answer to a problem."""
+        columns, (X, Z, given) = self.H * self.d_v, self.asked(case)
         found: list[Any] = []
         for start in range(0, columns, self.d):
-            part = np.zeros_like(W_O)
+            part = np.zeros((columns, self.d))
             part[start : start + self.d] = np.eye(min(self.d, columns - start), self.d)
-            found.append(self._output(X, Z, [*inputs, part.reshape(self.H, self.d_v, self.d)]))
+            found.append(self._output(X, Z, {**given, "W_O": part.reshape(self.H, self.d_v, self.d)}))
         if any(x is None for x in found):
             return Outcome(None, None, (), case)
-        O = np.concatenate(found, -1)[..., :columns].reshape(1, n, self.H, self.d_v).swapaxes(1, 2)
+        O = np.concatenate(found, -1)[..., :columns].reshape(1, len(X), self.H, self.d_v).swapaxes(1, 2)
         return Outcome(Answer(O), None, (), case)
 
-    def _output(self, X: np.ndarray, Z: np.ndarray, weights: Sequence[np.ndarray]) -> np.ndarray | None:
+    def _output(self, X: np.ndarray, Z: np.ndarray, weights: Mapping[str, np.ndarray]) -> np.ndarray | None:
         all_of_it = np.concatenate([np.broadcast_to(self.values.get(name, 0.0), shape).ravel() for name, shape
                                     in self.layer.shapes.items()])
-        for w, at in zip((*weights, 0.0, 0.0, 0.0, 0.0), self.places):
-            if at is not None:
-                all_of_it[at.astype(int)] = w
+        for x in Weights._fields + tuple(weights):
+            if self.places[x] is not None:
+                all_of_it[self.places[x].astype(int)] = weights.get(x, 0.0)
         numbers = {name: x.reshape(shape) for (name, shape), x
                    in zip(self.layer.shapes.items(), np.split(all_of_it, self.ends))}
-        case = LayerCase(X[None], Z[None] if self.layer.cross else None, self.places, X[None], numbers=numbers)
+        W = self.layer.ours(numbers)
+        case = LayerCase(X[None], Z[None] if self.layer.cross else None, W, X[None], numbers=numbers)
         try:
             Y = forward(self.layer, case, "float64")
         except Broken:
@@ -150,14 +159,22 @@ class LayerHeads:
         return Y if Y.shape == (1, *X.shape) else None
 
 
-def with_pieces(layer: Layer, seed: int, told: Conventions) -> tuple[Layer, Conventions] | None:
-    """The layer with its pieces, if it has such and its output is theirs."""
-    some, heads = list[tuple[LayerCase, np.ndarray]](), LayerHeads(layer, {})
+def compared(layer: Layer, seed: int) -> Iterator[tuple[LayerCase, np.ndarray]]:
+    """Some problems without masks, and the layer's output."""
+    found = 0
     for case in layer_cases(Draw(layer, "float64", seed)):
         try:
-            some += [] if case.keep is not None or len(some) == SOME else [(case, forward(layer, case, "float64"))]
+            Y = None if case.keep is not None or found == SOME else forward(layer, case, "float64")
         except Broken:
             continue
+        if Y is not None:
+            found += 1
+            yield case, Y
+
+
+def with_pieces(layer: Layer, seed: int, told: Conventions) -> tuple[Layer, Conventions] | None:
+    """The layer with its pieces, if it has such and its output is theirs."""
+    some, heads = list(compared(layer, seed)), LayerHeads(layer, {})
     every = list(uses(heads))
     for offset in (0.0, 1.0) if any(every) else (0.0,):
         rng = np.random.default_rng(seed)
@@ -191,7 +208,7 @@ def with_learned(means: Conventions, learned: Mapping[str, str], offset: float, 
 
 def further(heads: LayerHeads) -> dict[str, list[str]]:
     """The parameters that are no projections, and what each may be by its size and its name."""
-    used = {int(at.flat[0]) for at in heads.places if at is not None}
+    used = {int(at.flat[0]) for at in heads.places.values() if at is not None}
     starts = [0, *heads.ends]
     found = {}
     for (name, shape), start in zip(heads.layer.shapes.items(), starts):

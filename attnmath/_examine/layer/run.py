@@ -25,7 +25,7 @@ def run(layer: Layer, case: LayerCase, dtype: str) -> LayerAnswer:
             raise Broken(Fault("gradient_missing", f"the gradient of {name} is missing"))
         _check_shape(f"the gradient of {name}", back[name], shape)
     dW = layer.ours({name: back[name] for name in layer.parameters})
-    learned = {f"d{x}": back[name] for x, name in layer.learned.items()}
+    learned = {f"d{x}": dx for x, dx in layer.learns(back).items()}
     return LayerAnswer(Y, back["X"], None if case.Z is None else back["Z"], *dW, **learned)
 
 

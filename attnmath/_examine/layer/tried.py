@@ -71,9 +71,16 @@ class Tried:
         with np.errstate(invalid="ignore"):
             return (got == want) | (abs(got - want) <= times * CONSTANT * off + more)
 
+    @cached_property
+    def right(self) -> LayerSteps:
+        """The problem solved, and what depends on what."""
+        s = steps_of(self.case, self.means)
+        s.layer_answer()
+        return s.traced()
+
     def steps(self, changes: Sequence[StepChanges] = ()) -> LayerSteps:
         """The problem solved with these changes."""
-        return steps_of(self.case, self.means, changes)
+        return self.right.changed(changes)
 
     @cached_property
     def sharp(self) -> bool:
@@ -87,12 +94,13 @@ class Tried:
 
     def explained_by(self, changes: Sequence[StepChanges]) -> bool:
         """Whether these steps give everything that came; without any, it has to be right."""
-        return self.gives(changes) if changes else not self.wrong
+        reached = set().union(*(self.right.downstream[letter] for change in changes for letter in change))
+        return self.wrong.keys() <= reached and self.gives(changes) if changes else not self.wrong
 
     def gives(self, changes: Sequence[StepChanges]) -> bool:
         """Whether wrong steps give what came, in all outputs."""
         s = self.steps(changes)
-        return all(self.gives_output(name, s) for name in self.names)
+        return all(self.gives_output(name, s) for name in sorted(self.names, key=lambda name: name != "Y"))
 
     def gives_output(self, name: str, s: LayerSteps) -> bool:
         """Whether wrong steps give an output as it came, up to roundings.
@@ -135,7 +143,7 @@ class Tried:
 
 def _four(name: str, x: np.ndarray) -> np.ndarray:
     """With axes for batch, head, row and column."""
-    if x.ndim < 3 and name == "dtable":
+    if x.ndim == 2 and (name == "dtable" or name.startswith("dW")):
         return x[None, None]
     if x.ndim < 3:
         return x.reshape(1, -1, 1, x.shape[-1])

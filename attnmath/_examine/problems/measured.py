@@ -68,6 +68,8 @@ def _moved(
     if means.pieces.norm is not None:
         changes = {**changes, "dQ_left": lambda s, x: x + unproject(s.dQ_normed * s.gain_Q, s.Q_in),
                    "dK_left": lambda s, x: x + unproject(s.dK_normed * s.gain_K, s.K_in)}
+    if means.pieces.latent is not None:
+        changes = {**changes, **means.pieces.latent.moving(u, signs)}
     if "table" in means.pieces.learned:  # each pair of a bucket may be added to a sum that is rounded
         changes = {**changes, "dtable": lambda s, x: x * (1 + u * signs(x)) + u * signs(x) * np.sqrt(
             collected(s, np.ones_like(s.dC)) * collected(s, s.dC**2))}

@@ -102,6 +102,7 @@ class Pieces:
     left: int | None = None  # how many places before its own a query sees
     right: int | None = None  # and after it
     last: bool = True  # for these, slopes and table: the last query stands where the last key does
+    latent: Any = None  # of a layer: what its queries, keys and values come up from
     float32: bool = False  # some of it is in float32, whatever the format of the rest
 
     @property
@@ -190,8 +191,10 @@ class Pieces:
             "added before the scale" if self.table.times != 1 else "")))
         window = [f"{x} {word}" for x, word in ((self.left, "before"), (self.right, "after")) if x]
         sink = "" if self.sink is None else f"sink {_listed(self.sink)}"
+        turned = replace(self.rotation, part=1.0 if self.latent else self.rotation.part) if self.rotation else None
         said = [
-            norm, self.rotation.words if self.rotation else "", f"cap {self.cap:.6g}" if self.cap else "", slope,
+            self.latent.words if self.latent else "",
+            norm, turned.words if turned else "", f"cap {self.cap:.6g}" if self.cap else "", slope,
             table or "",
             f"window of {' and '.join(window)}" if window else "", "causal always" if self.right == 0 else "",
             "learned sinks" if "sink" in self.learned else sink,

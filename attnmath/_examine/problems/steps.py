@@ -86,16 +86,44 @@ STEPS: dict[str, Step] = {
 def downstream(table: Mapping[str, Step]) -> dict[str, frozenset[str]]:
     """For each letter all that depend on it, itself included: what a step names stands in its code."""
     uses = {letter: set(step.__code__.co_names) & table.keys() for letter, step in table.items()}
-    found: dict[str, frozenset[str]] = {letter: frozenset() for letter in table}
-    for letter in table:
-        more = {letter}
-        while more > found[letter]:
-            found[letter] = frozenset(more)
-            more |= {x for x, named in uses.items() if named & more}
+    return _all_users(uses)
+
+
+def _all_users(uses: Mapping[str, Collection[str]]) -> dict[str, frozenset[str]]:
+    """For each letter itself and all that use it, or what uses it."""
+    users: dict[str, list[str]] = {letter: [] for letter in uses}
+    for letter, used in uses.items():
+        for x in used:
+            users[x].append(letter)
+    found = {}
+    for letter in uses:
+        seen, left = {letter}, [letter]
+        while left:
+            more = [x for x in users[left.pop()] if x not in seen]
+            seen.update(more)
+            left += more
+        found[letter] = frozenset(seen)
     return found
 
 
 DOWNSTREAM = downstream(STEPS)
+
+
+class _Seen:
+    """Steps that note which letters are read."""
+
+    def __init__(self, steps: "Steps") -> None:
+        self._steps, self._letters = steps, set[str]()
+
+    def __getattr__(self, letter: str) -> Any:
+        self._letters.add(letter)
+        return getattr(self._steps, letter)
+
+    def by(self, step: Any) -> set[str]:
+        """What a step reads."""
+        with np.errstate(all="ignore"):
+            step(self)
+        return self._letters
 
 
 class Steps:
@@ -130,6 +158,13 @@ class Steps:
         other.__dict__ |= {x: value for x, value in self.__dict__.items() if x not in reached}
         other.changes = (*self.changes, *changes)
         return other
+
+    def traced(self) -> Self:
+        """The same, with what depends on what seen by running each step that was computed once more."""
+        there = self.table.keys() & self.__dict__.keys()
+        uses = {letter: _Seen(self).by(self.table[letter]) & there for letter in there}
+        self.downstream = {x: frozenset({x}) for x in self.table} | _all_users(uses)
+        return self
 
     def at(self, case: Any) -> "Steps":
         """The same program for another problem."""
