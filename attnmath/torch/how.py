@@ -11,13 +11,13 @@ from torch import Tensor
 class How(NamedTuple):
     """The constants of a head: scale, causal mask (upper-left), dropout rate, its seed, cap, window.
 
-    seed () is a whole number in a tensor; None without dropout. The factors of dropout
-    are drawn again from it, strip by strip, whenever they are needed. Scores are capped at
-    softcap, None for no cap. A query sees so many keys to its left and right, None for
+    seed () is a whole number in a tensor; None without dropout. The factors of dropout are
+    drawn again from it, by each strip or tile, whenever they are needed. Scores are capped
+    at softcap, None for no cap. A query sees so many keys to its left and right, None for
     all. slopes: whether the slopes of the heads count. For dropout alone, where queries,
     keys and heads are a part of more: the places of the first query and of the first key
-    there, and heads (...), whole numbers of at most 64 bits, as many as the leading axes
-    of Q and K say; None for 0, 1, 2, ... in their order.
+    there, and heads, the number of each head in int64, with the leading axes of Q and K or
+    broadcasting to them; None for 0, 1, 2, ... in their order.
     """
 
     scale: float

@@ -23,18 +23,21 @@ MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 WEYL = 0x9E3779B9, 0xBB67AE85  # what is added to the key from round to round
 ROUNDS = 10
 EIGHT = 8  # queries with one counter: four words, two halves each
-SMALL = 3  # in these rounds no product depends on head, query and key at once
+SMALL = 3  # in so many rounds no product depends on head, query and key at once
 WORD = 2**32 - 1
 COUNTERS = {"cpu": 2**15}  # at a time: their arrays stay in the cache
 ELSEWHERE = 2**22  # on other devices: enough work for one launch
 
 
 class Draws:
-    """The factors of one call: of each head with its number, rows and keys counted from the first."""
+    """The factors of one call with n queries and m keys, for heads with leading axes lead."""
 
-    def __init__(self, how: How, lead: tuple, device: torch.device) -> None:
+    def __init__(self, how: How, lead: tuple, n: int, m: int, device: torch.device) -> None:
         self.keep, self.device = 1 - how.dropout, device
-        self.first_row, self.first_key = how.first_row, how.first_key
+        self.row, self.key = row, key = how.first_row, how.first_key
+        if min(row, key) < 0 or row + n > EIGHT * 2**32 or key + m > 2**32:
+            places = f"queries {row} to {row + n}, keys {key} to {key + m}"
+            raise ValueError(f"dropout: {places}; there are no such counters")
         heads = torch.arange(prod(lead), device=device).view(lead) if how.heads is None else how.heads
         self.heads = heads[..., None, None]
         self.keys = round_keys(how.seed, device)
@@ -46,22 +49,19 @@ class Draws:
             R.zero_()
             return
         h = heads.own(self.heads).expand(*heads.shape, 1, 1).reshape(-1, 1, 1)
-        first, start = self.first_row + rows.start, self.first_key + keys.start
-        last, end = self.first_row + rows.stop, self.first_key + keys.stop
-        if min(first, start) < 0 or last > EIGHT * 2**32 or end > 2**32:
-            raise ValueError(f"dropout: queries {first} to {last}, keys {start} to {end} have no counter")
-        j = torch.arange(start, end, device=self.device)
-        begin, stop = first // EIGHT, -(-last // EIGHT)
+        j = torch.arange(self.key + keys.start, self.key + keys.stop, device=self.device)
+        first, last = self.row + rows.start, self.row + rows.stop - 1
+        eights = range(first // EIGHT, last // EIGHT + 1)
         step = max(1, COUNTERS.get(self.device.type, ELSEWHERE) // max(len(h) * len(j), 1))
-        room = torch.empty(4, len(h) * min(step, stop - begin) * len(j), dtype=torch.int64, device=self.device)
-        for q in range(begin, stop, step):
-            i = torch.arange(q, min(q + step, stop), device=self.device)[:, None]
+        room = torch.empty(4, len(h) * min(step, len(eights)) * len(j), dtype=torch.int64, device=self.device)
+        for some in (eights[e : e + step] for e in range(0, len(eights), step)):
+            i = torch.arange(some.start, some.stop, device=self.device)[:, None]
             words = philox((h & WORD, i, h >> 32 & WORD, j), self.keys, room)
-            for place, word in enumerate(words):
+            for w, word in enumerate(words):
                 word = word.to(torch.int32)
                 other = (word >> 16).bitwise_and_(2**16 - 1).add_(word, alpha=2**16)  # its halves exchanged
-                self.put(word, R, EIGHT * q + place - first)
-                self.put(other, R, EIGHT * q + place + 4 - first)
+                self.put(word, R, EIGHT * some.start + w - first)
+                self.put(other, R, EIGHT * some.start + w + 4 - first)
         R *= 1 / self.keep
 
     def put(self, word: Tensor, R: Tensor, row: int) -> None:
@@ -79,11 +79,11 @@ def round_keys(seed: Any, device: torch.device) -> list[Tensor]:
 
 
 def philox(counter: tuple, keys: list[Tensor], room: Tensor) -> tuple[Tensor, ...]:
-    """Four words in int64, whose lower 32 bits count; the words of the counter broadcast.
+    """Four words for each counter, in int64; their lower 32 bits count.
 
-    A product of two words wraps modulo 2^64 in int64, which leaves all its bits: the upper
-    word is what is shifted down, less the copies of its sign. Of what is carried on, only
-    factors of the next products are cleared of what lies above 32 bits.
+    counter: four words in int64, which broadcast to the shape of the result, with N entries;
+    room (4, N or more). A product of two words wraps modulo 2^64 in int64, which leaves all
+    its bits: the upper word is what is shifted down, less the copies of the sign.
     """
     (c0, c1, c2, c3), (M0, M1) = counter, MULTIPLIERS
     for k0, k1 in keys[:SMALL]:
@@ -91,7 +91,7 @@ def philox(counter: tuple, keys: list[Tensor], room: Tensor) -> tuple[Tensor, ..
         c0, c2 = (p1 >> 32 & WORD) ^ (c1 ^ k0), (p0 >> 32 & WORD) ^ (c3 ^ k1)
         c1, c3 = p1 & WORD, p0 & WORD
     p0, p1, q0, q1 = room[:, : c0.numel()].view(4, *c0.shape)
-    for k0, k1 in keys[SMALL:]:  # the same in arrays that are there; c1 and c3 keep what lies above 32 bits
+    for k0, k1 in keys[SMALL:]:  # the same in arrays that are there; c1 and c3 keep their upper bits
         torch.mul(c0, M0, out=p0)
         torch.mul(c2, M1, out=p1)
         torch.bitwise_right_shift(p1, 32, out=c0).bitwise_xor_(c1).bitwise_xor_(k0).bitwise_and_(WORD)

@@ -84,7 +84,7 @@ class Work:
         self.scratch = [self.empty(least if tiled and i else first) for i in range(arrays)]
         self.two: Any = self.empty(2 * size) if kept else None
         if how.dropout:
-            self.draws = Draws(how, broadcast_leading(Q, K), Q.device)
+            self.draws = Draws(how, broadcast_leading(Q, K), self.n, self.m, Q.device)
             self.factors, self.spare = self.empty(first), self.empty(least)
         self.bends = self.empty(least) if bends and how.softcap is not None else None
         self.may_hide_all = self.first is not None or self.last not in (None, 0)
