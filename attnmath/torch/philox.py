@@ -44,7 +44,7 @@ class Draws:
         self.least = min(round(how.dropout * 2**32), WORD) - 2**31  # of the words that keep, read as signed
 
     def fill(self, R: Tensor, heads: Any, rows: slice, keys: slice) -> None:
-        """R (h, rows, keys): 0 at the rate of dropout, 1 / (1 - rate) elsewhere."""
+        """R (h, rows, keys): 0 at the rate of dropout, to 2^-32, and 1 / (1 - rate) elsewhere."""
         if not self.keep:
             R.zero_()
             return
@@ -66,19 +66,19 @@ class Draws:
 
     def put(self, word: Tensor, R: Tensor, row: int) -> None:
         """1 into every eighth row of R, from this one on, where a word keeps; the word is lost."""
-        skip = int(row < 0)
+        skip = int(row < 0)  # the first of eight rows that R begins within
         part = R[:, row + EIGHT * skip : row + EIGHT * word.shape[1] : EIGHT]
         part.copy_(word[:, skip : skip + part.shape[1]].ge_(self.least))
 
 
-def round_keys(seed: Any, device: torch.device) -> list[Tensor]:
-    """The key of each round, from a seed () of 64 bits.  -> ROUNDS tensors (2,)"""
+def round_keys(seed: Any, device: torch.device) -> list[tuple]:
+    """The key of each round, two words in int64, from a seed () of 64 bits: its lower half first."""
     key = torch.stack([seed, seed >> 32]).to(device) & WORD
     rounds = torch.arange(ROUNDS, device=device)[:, None]
     return [k.unbind() for k in key + rounds * torch.tensor(WEYL, device=device) & WORD]
 
 
-def philox(counter: tuple, keys: list[Tensor], room: Tensor) -> tuple[Tensor, ...]:
+def philox(counter: tuple, keys: list[tuple], room: Tensor) -> tuple[Tensor, ...]:
     """Four words for each counter, in int64; their lower 32 bits count.
 
     counter: four words in int64, which broadcast to the shape of the result, with N entries;

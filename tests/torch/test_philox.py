@@ -8,6 +8,7 @@ from test_strips import factors
 
 from attnmath.torch import philox, tiles
 from attnmath.torch import scaled_dot_product_attention as attention
+from attnmath.torch.functions import output_and_sums
 from attnmath.torch.how import How
 from by_definition import DERIVATIVES
 from strips import cut_into
@@ -147,6 +148,24 @@ def test_a_part_has_the_factors_of_the_whole():
     assert torch.equal(factors(Q, K, turned), whole.flip(0)[:, [2, 0, 1]])
     alike = HOW._replace(heads=torch.tensor([[4]]))  # broadcast
     assert torch.equal(factors(Q, K, alike), whole[1:, 1:2].expand_as(whole))
+
+
+def test_some_heads_and_rows_have_the_derivatives_of_the_whole():
+    """Output, gradient and double backward of a call for a part, which says where it stands."""
+    Q, K, V, G = (torch.randn(2, 3, size, 4, dtype=torch.float64) for size in (20, 9, 9, 20))
+    how, seed = How(0.5, dropout=0.4), torch.tensor(8)
+
+    def three(Q, K, V, G, how):
+        Q = Q.clone().requires_grad_()
+        O, _ = output_and_sums(Q, K, V, None, None, seed, how)
+        (dQ,) = torch.autograd.grad(O, Q, G, create_graph=True)
+        return torch.cat([O, dQ, *torch.autograd.grad(dQ.sin().sum(), Q)], -1)
+
+    whole = three(Q, K, V, G, how)[:, 1:, 13:]
+    part = [x[:, 1:] for x in (Q[..., 13:, :], K, V, G[..., 13:, :])]
+    here = how._replace(first_row=13, heads=torch.tensor([[1, 2], [4, 5]]))
+    assert abs(three(*part, here) - whole).max() < 1e-13
+    assert abs(three(*part, how) - whole).max() > 0.1
 
 
 def test_numbers_of_64_bits_have_the_same_factors_as_those_of_32():

@@ -180,6 +180,7 @@ def operator_calls(dtype=torch.float64, **how):
 
 
 @pytest.mark.parametrize("options", [{}, dict(causal=True), dict(dtype=torch.bfloat16), dict(dropout=0.4, seed=torch.tensor(7)),
+                                     dict(dropout=0.4, seed=torch.tensor(7), first_row=3, first_key=9, heads=torch.arange(6).view(2, 3)),
                                      dict(softcap=1.5, left=2, right=1, slopes=True)])
 @pytest.mark.parametrize("name", ["forward", "vjp", "jvp", "second"])
 def test_each_operator_is_what_pytorch_asks_of_one(name, options):
