@@ -10,8 +10,9 @@ strips     to second order, strip by strip of the rows
 higher     of every order, strip by strip
 products   sums over the keys, products and their factors
 tiles      what a call is cut into
+philox     the factors of dropout, from counters
 scores     one tile: what is capped, added, hidden and dropped there
-how        what stands beside the tensors: constants, dropout, what all functions have in common
+how        what stands beside the tensors: constants, what all functions have in common
 """
 
 from importlib import import_module

@@ -1,8 +1,7 @@
-"""How a head is to be computed: its constants, the factors of dropout, and what its functions have in common."""
+"""How a head is to be computed: its constants, and what its functions have in common."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -12,10 +11,13 @@ from torch import Tensor
 class How(NamedTuple):
     """The constants of a head: scale, causal mask (upper-left), dropout rate, its seed, cap, window.
 
-    seed () is a whole number in a tensor; None without dropout. The factors of dropout
-    are drawn again from it, strip by strip, whenever they are needed. Scores are capped at
-    softcap, None for no cap. A query sees so many keys to its left and right, None for
-    all. slopes: whether the slopes of the heads count.
+    seed () is a whole number in a tensor; None without dropout. The factors of dropout are
+    drawn again from it, by each strip or tile, whenever they are needed. Scores are capped
+    at softcap, None for no cap. A query sees so many keys to its left and right, None for
+    all. slopes: whether the slopes of the heads count. For dropout alone, where queries,
+    keys and heads are a part of more: the places of the first query and of the first key
+    there, and heads, the number of each head in int64, with the leading axes of Q and K or
+    broadcasting to them; None for 0, 1, 2, ... in their order.
     """
 
     scale: float
@@ -26,37 +28,9 @@ class How(NamedTuple):
     left: int | None = None
     right: int | None = None
     slopes: bool = False
-
-
-class Draws:
-    """One seed for each head and each block of rows, all from the seed of the call."""
-
-    def __init__(self, how: How, lead: tuple, blocks: int, device: torch.device) -> None:
-        self.lead, self.keep = lead, 1 - how.dropout
-        source = torch.Generator("cpu").manual_seed(_number_of(how.seed))
-        self.seeds = torch.randint(2**62, (prod(lead), blocks), generator=source, device="cpu")
-        self.generator = torch.Generator(device)
-
-    def fill(self, R: Tensor, heads: Any, block: int) -> None:
-        """R (h, rows, keys): 0 at the rate of dropout, 1 / (1 - rate) elsewhere."""
-        which = torch.arange(prod(self.lead), device="cpu").view(*self.lead, 1, 1)
-        which = heads.own(which).expand(*heads.shape, 1, 1).flatten()
-        for r, seed in zip(R, self.seeds[which, block].tolist()):
-            r.uniform_(generator=self.generator.manual_seed(seed))
-        R.lt_(self.keep)
-        if self.keep:
-            R /= self.keep
-
-
-def _number_of(seed: Any) -> int:
-    """The seed as a number; where operations are recorded there is none yet."""
-    try:
-        return int(seed)
-    except RuntimeError as error:
-        raise RuntimeError(
-            "scaled_dot_product_attention: with dropout, a third derivative draws again from the number of"
-            " a seed, which is not there while operations are recorded; run it without torch.compile"
-        ) from error
+    first_row: int = 0
+    first_key: int = 0
+    heads: Tensor | None = None
 
 
 def without_autocast(*tensors: Tensor | None) -> AbstractContextManager:

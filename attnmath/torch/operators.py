@@ -17,7 +17,7 @@ from attnmath.torch.tiles import broadcast_leading
 
 LIBRARY = torch.library.Library("attnmath", "DEF")
 HOW = ("float scale, bool causal, float dropout, Tensor? seed, float? softcap, SymInt? left, SymInt? right,"
-       " bool slopes")
+       " bool slopes, SymInt first_row, SymInt first_key, Tensor? heads")
 
 
 def operator(inputs: str, shapes: Callable, needs: bool = False) -> Callable[[Callable], Callable]:

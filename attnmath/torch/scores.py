@@ -117,13 +117,14 @@ class ScoreTile:
 class Strip(ScoreTile):
     """Rows of the queries against all the keys that they may see."""
 
-    def __init__(self, heads: Any, block: int, rows: slice, keys: slice) -> None:
+    def __init__(self, heads: Any, rows: slice, keys: slice) -> None:
         self.work = work = heads.work
         shape = heads.count, rows.stop - rows.start, keys.stop - keys.start
         size, R, spare = prod(shape), None, None
-        if work.draws:
+        self.draws_tiles = work.draws and work.tiled and not work.kept  # each tile draws its own, once
+        if work.draws and not self.draws_tiles:
             R = work.factors[:size].view(shape)
-            work.draws.fill(R, heads, block)
+            work.draws.fill(R, heads, rows, keys)
             spare = None if work.tiled else work.spare[:size].view(shape)
         arrays = [] if work.tiled else [x[:size].view(shape) for x in work.scratch]
         super().__init__(heads, rows, keys, arrays, R, spare)
@@ -157,9 +158,12 @@ class Strip(ScoreTile):
                 two = work.two[2 * first : 2 * (first + size)].view(h, 2 * r, shape[-1])
             A, *others = work.scratch
             arrays = [A[first : first + size].view(shape), *(x[:size].view(shape) for x in others)]
-            R = None if self.R is None else self.R[..., some]
-            spare = None if R is None else work.spare[:size].view(shape)
             keys = slice(self.keys.start + start, self.keys.start + some.stop)
+            R = None if self.R is None else self.R[..., some]
+            if self.draws_tiles:
+                R = work.factors[:size].view(shape)
+                work.draws.fill(R, self.heads, self.rows, keys)
+            spare = None if R is None else work.spare[:size].view(shape)
             yield ScoreTile(self.heads, self.rows, keys, arrays, R, spare, two)
 
 

@@ -36,9 +36,10 @@ def scaled_dot_product_attention(
     key and value. It has derivatives backward and forward, of every order, in every
     order (torch.autograd, its forward_ad, torch.func with vmap). In each of them memory
     beside inputs and outputs grows with n + m. Masks that need a gradient get one.
-    Dropout is drawn from one seed, itself drawn from PyTorch's default generator, and is
-    drawn again by each derivative. A query that may attend to nothing gives 0 and passes
-    0 back. First derivatives are the work of PyTorch's own fused kernels where these are
+    Dropout has one seed, drawn from PyTorch's default generator; each derivative draws again,
+    and a weight is dropped or kept by the seed, its head (counted through all leading axes),
+    its query and its key alone. A query that may attend to nothing gives 0 and passes 0
+    back. First derivatives are the work of PyTorch's own fused kernels where these are
     right; on processors with sinks too, from their output and its log-sum-exp, and with
     windows and slopes as masks of blocks of rows, not in 16 bits. A cap, dropout, d_v
     unlike d_k, the gradients of a mask and of slopes, and all other derivatives go strip
@@ -49,8 +50,7 @@ def scaled_dot_product_attention(
     Raises TypeError for another kind of tensor, dtype or option; ValueError for shapes,
     devices and numbers that do not fit, a cap of 0 or less, a window of negative width,
     sinks or slopes of another number of heads, and attn_mask together with is_causal;
-    RuntimeError under is_grads_batched and vectorize, whose work torch.func.vmap does, and
-    for a third derivative with dropout that is compiled.
+    RuntimeError under is_grads_batched and vectorize, whose work torch.func.vmap does.
 
     >>> import torch
     >>> from attnmath.torch import scaled_dot_product_attention

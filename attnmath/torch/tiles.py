@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from itertools import product
-from math import ceil, prod
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnmath.torch.how import Draws, How
+from attnmath.torch.how import How
+from attnmath.torch.philox import Draws
 from attnmath.torch.scores import Strip
 
 STRIP_NUMBERS = {"cpu": 2**20}  # numbers in one strip: its arrays stay in the cache
@@ -43,13 +44,12 @@ def edges(how: How, n: int, m: int) -> tuple[int | None, int | None]:
 class Work:
     """All strips of one call: group after group of heads, strip after strip of rows.
 
-    Rows and draws depend on how, and on the shapes of Q and K, so that with dropout every
-    pass over the same head has the same strips and the same factors. Without it, who
-    needs many arrays at a time may ask for strips of a share of the numbers, and who goes
-    tile by tile gets taller ones. If the weights are kept, the first array and two more,
-    one above the other, have room for all tiles of a strip. With bends, there is room for
-    the derivative of the cap. Row i sees the keys from i + first to i + last; None: from
-    the beginning, to the end. Where both are there, strips have few keys.
+    Who needs many arrays at a time may ask for strips of a share of the numbers, and who
+    goes tile by tile gets taller ones. If the weights are kept, the first array and two
+    more, one above the other, have room for all tiles of a strip, and so has that of the
+    factors of dropout. With bends, there is room for the derivative of the cap. Row i sees
+    the keys from i + first to i + last; None: from the beginning, to the end. Where both
+    are there, strips have few keys.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class Work:
         self.dtype = torch.promote_types(Q.dtype, torch.float32)
         self.device = Q.device
         strip, tile, whole = (x.get(Q.device.type, ELSEWHERE) for x in (STRIP_NUMBERS, TILE_NUMBERS, KEPT_NUMBERS))
-        fewest, numbers = FEWEST_ROWS, strip // (1 if how.dropout else share)
-        if tiled and not how.dropout:
+        fewest, numbers = FEWEST_ROWS, strip // share
+        if tiled:
             fewest, numbers = (FEWEST_KEPT_ROWS, whole) if kept else (MOST_ROWS, 0)
         most, keys = min(MOST_ROWS, self.n), self.m
         if self.last is not None:
@@ -84,8 +84,8 @@ class Work:
         self.scratch = [self.empty(least if tiled and i else first) for i in range(arrays)]
         self.two: Any = self.empty(2 * size) if kept else None
         if how.dropout:
-            self.draws = Draws(how, broadcast_leading(Q, K), ceil(self.n / self.rows), Q.device)
-            self.factors, self.spare = self.empty(size), self.empty(least)
+            self.draws = Draws(how, broadcast_leading(Q, K), self.n, self.m, Q.device)
+            self.factors, self.spare = self.empty(first), self.empty(least)
         self.bends = self.empty(least) if bends and how.softcap is not None else None
         self.may_hide_all = self.first is not None or self.last not in (None, 0)
         self.hide_and_place(Q)
@@ -186,10 +186,10 @@ class HeadGroup:
 
     def strips(self) -> "Iterator[Strip]":
         n, m, step = self.work.n, self.work.m, self.work.rows
-        for block, i in enumerate(range(0, n if m else 0, step)):
+        for i in range(0, n if m else 0, step):
             stop = min(i + step, n)
             first, last = self.work.first, self.work.last
             start = 0 if first is None else max(i + first, 0)
             end = m if last is None else min(stop + last, m)
             if start < end:
-                yield Strip(self, block, slice(i, stop), slice(start, end))
+                yield Strip(self, slice(i, stop), slice(start, end))

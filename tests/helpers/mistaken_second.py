@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import FunctionType, ModuleType
 
 from attnmath.torch import functions as functions_module
-from attnmath.torch import higher, how, kernels, products, scores, sdpa, strips, tiles
+from attnmath.torch import higher, kernels, philox, products, scores, sdpa, strips, tiles
 
 FIRST = "output gradients "
 SECOND = "double_backward forward_over_reverse "
@@ -83,7 +83,7 @@ MISTAKES = {
     "the last tile left out": planted(
         scores, BOTH_ORDERS, "range(0, m, work.columns)", "range(0, max(m - work.columns, 1), work.columns)"),
     "each tile drops what the first one drops": planted(
-        scores, BOTH_ORDERS, "self.R[..., some]", "self.R[..., : some.stop - start]"),
+        scores, SECOND + "reverse_over_forward", "self.R[..., some]", "self.R[..., : some.stop - start]"),
     "each tile keeps its weights where the others do": planted(
         scores, SECOND + "reverse_over_forward", "first = h * r * start", "first = 0"),
     "the triangle begins anew in each tile": planted(
@@ -124,11 +124,13 @@ MISTAKES = {
     "another seed in the third order": planted(
         higher, "forward_over_forward", "how._replace(seed=seed)", "how._replace(seed=None if seed is None else seed + 1)"),
     "what is left is not scaled up": planted(
-        how, ALL, "R /= self.keep", "pass"),
-    "other strips for what is above the second order": planted(
-        tiles, "forward_over_forward", "// (1 if how.dropout else share)", "// share"),
+        philox, ALL, "R *= 1 / self.keep", "pass"),
     "each strip drops what the first one drops": planted(
-        how, "", "self.seeds[which, block]", "self.seeds[which, 0]"),
+        philox, "forward_over_forward", "first, last = self.row + rows.start, self.row + rows.stop - 1", "first, last = self.row, self.row + rows.stop - rows.start - 1"),
+    "each tile draws as if it began at the first key": planted(
+        philox, "tangent forward_over_reverse", "torch.arange(self.key + keys.start, self.key + keys.stop,", "torch.arange(self.key, self.key + keys.stop - keys.start,"),
+    "each head drops what the first one drops": planted(
+        philox, "", "torch.arange(prod(lead), device=device).view(lead)", "torch.arange(1, device=device).expand(lead)"),
     # ---- what is asked of whom
     "dO and its direction exchanged": planted(
         functions_module, "reverse_over_forward", "Second.apply(dO, *x_dot, dO_dot, *x,", "Second.apply(dO_dot, *x_dot, dO, *x,"),

@@ -43,7 +43,8 @@ def test_a_mistake_is_seen_where_it_is(name):
     assert not any(error > DROP_IN for error in errors(*PROBLEMS[0]).values())
 
 
-def test_a_mistake_that_no_derivative_sees():
-    """What is dropped is read off, and right for itself; but it is the same in each strip."""
-    with mistake("each strip drops what the first one drops"):
-        assert different_rows() == 4
+@pytest.mark.parametrize("which, rows", [("strip", 4), ("head", 6)])
+def test_mistakes_that_the_second_order_does_not_see(which, rows):
+    """What is dropped is read off, and right for itself; but it is the same in each strip, or in each head."""
+    with mistake(f"each {which} drops what the first one drops"):
+        assert different_rows() == rows

@@ -142,20 +142,25 @@ def test_recorded_derivatives_of_each_order_are_those_that_are_run():
     assert same([torch.func.linearize(f, *x)[1](*x_dot)], [jvp(f, x, x_dot)[1]])
 
 
-def test_a_third_derivative_with_dropout_is_not_recorded():
-    (q,) = numbers((3, 4))
+def test_a_third_derivative_with_dropout_is_recorded_too():
+    (q,) = numbers((2, 3, 4))
 
     def second(q):
         loss = loss_of(lambda q: attention(q, q, q, dropout_p=0.5))
         return jvp(grad(loss), (q,), (q,))[1].sin().sum()
 
-    assert grad(second)(q).shape == q.shape
-    with FakeTensorMode() as mode, pytest.raises(RuntimeError) as caught:
-        grad(second)(mode.from_tensor(q))
-    assert str(caught.value) == (
-        "scaled_dot_product_attention: with dropout, a third derivative draws again from the number of a seed,"
-        " which is not there while operations are recorded; run it without torch.compile"
-    )
+    def third(q):
+        torch.manual_seed(0)
+        return grad(second)(q)
+
+    recorded = make_fx(grad(second))(q)
+    torch._dynamo.reset()
+    compiled = torch.compile(grad(second), backend="aot_eager", fullgraph=True)
+    for run in (recorded, compiled):
+        torch.manual_seed(0)
+        assert same([run(q)], [third(q)])
+    with FakeTensorMode() as mode:
+        assert grad(second)(mode.from_tensor(q)).shape == q.shape
 
 
 def operator_calls(dtype=torch.float64, **how):
@@ -175,6 +180,7 @@ def operator_calls(dtype=torch.float64, **how):
 
 
 @pytest.mark.parametrize("options", [{}, dict(causal=True), dict(dtype=torch.bfloat16), dict(dropout=0.4, seed=torch.tensor(7)),
+                                     dict(dropout=0.4, seed=torch.tensor(7), first_row=3, first_key=9, heads=torch.arange(6).view(2, 3)),
                                      dict(softcap=1.5, left=2, right=1, slopes=True)])
 @pytest.mark.parametrize("name", ["forward", "vjp", "jvp", "second"])
 def test_each_operator_is_what_pytorch_asks_of_one(name, options):
