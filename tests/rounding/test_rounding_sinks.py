@@ -34,7 +34,7 @@ def exact(dO, Q, K, V, B, gamma, sigma):
 
 
 def eager(dO, Q, K, V, B, gamma, sigma, to, R=1.0):
-    """A head as models write it, in PyTorch: sinks are columns of scores, left out again; R multiplies the weights."""
+    """A head as models write it, in PyTorch: sinks are columns of scores, left out again; R multiplies weights."""
     dO, Q, K, V, B = (torch.tensor(y).to(to) for y in (dO, Q, K, V, B))
     sigma = torch.tensor(sigma).to(to).requires_grad_()
     A = Q @ K.mT * gamma + B
