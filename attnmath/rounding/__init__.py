@@ -2,6 +2,7 @@
 
 bounds    the bounds of the output and of the gradients
 tangents  the bounds of the tangent of the output
+sinks     the bound of the gradient of sinks
 lemmas    what roundings make of a number, a product and a sum
 formats   number formats, and what three kinds of programs round
 heads     two heads that round like real programs

@@ -5,10 +5,14 @@ from collections.abc import Callable
 import numpy as np
 
 from attnmath.page.scenes.cast import Cast, drawn, made, positive, rows
-from attnmath.page.scenes.settings import hidden, setting, zero, zero_at
+from attnmath.page.scenes.settings import filling, hidden, setting, zero, zero_at
+from attnmath.rounding import nearest, sinks
+from attnmath.rounding.bounds import Inputs
+from attnmath.rounding.formats import model
+from attnmath.rounding.heads import stepwise_head
 
 from ._head import HEAD
-from ._rounded import rounded
+from ._rounded import rounded, row_sums
 
 
 def squashed_off(values: dict, r: Callable, grown: Callable) -> dict:
@@ -23,6 +27,34 @@ def squashed_off(values: dict, r: Callable, grown: Callable) -> dict:
     (S, dA), (right, right_dA) = both(r), both(lambda x: x)
     off = abs(right_dA) * grown(8) + (1 + grown(8)) * abs(dS) * right**2 * grown(4)
     return {"tilde S": S - right, "tilde A": dA - right_dA, "bar S": right * grown(4), "bar A": off}
+
+
+@filling
+def sunk_in_format(values: dict, sizes: dict, dtype: str) -> None:
+    """Inputs in the format, by how much the sinks' gradient is off where every step is rounded, and the bounds."""
+    for letter in ("dO", "Q", "K", "V", "B", "gamma", "sigma"):
+        values[letter] = nearest(values[letter], dtype)
+    dO, Q, K, V, B, gamma, sigma = (values[x] for x in ("dO", "Q", "K", "V", "B", "gamma", "sigma"))
+    f, x = model("", dtype, None, True), Inputs(Q, K, V, B, gamma.item(), None, dO)
+    P, P_off, D, D_off = sinks.sink_terms(f, x, sigma[0])
+    terms = stepwise_head(dO, *sinks.with_sinks(x, sigma[0])[:5], dtype).back.dB[:, sizes["m"]:]
+    found = row_sums(terms.T, lambda y: nearest(y, dtype)).T
+    values |= {"u": np.array([[f.sums]]), "bar P": P_off, "bar epsilon": D_off}
+    values |= {"tilde sigma": found + (P * D).sum(0), "bar sigma": sinks.sinks_vjp(f, x, sigma[0])[None]}
+
+
+@filling
+def sinks_apart(values: dict, sizes: dict, step: float) -> None:
+    """Sinks of which each has far more of the weight than the next, or far less."""
+    values["sigma"] = values["sigma"] + step * np.arange(sizes["d_s"])
+
+
+def standing(values: dict, sizes: dict) -> None:
+    """Weights that are alike, and a first term beside which the sum over the queries sees no other in float32."""
+    for letter in ("Q", "B", "sigma"):
+        values[letter] = np.zeros_like(values[letter])
+    values["V"], values["dO"] = np.ones_like(values["V"]), np.full_like(values["dO"], 0.98 * 2.0**-24)
+    values["dO"][0] = 1
 
 
 def wide(values: dict, sizes: dict) -> None:
@@ -60,6 +92,18 @@ SUNK = HEAD.without("L, A, P, O").plus(
     ),
 )
 
+SUNK_ROUNDED = SUNK.plus(
+    positive("u") | drawn("bar P, bar epsilon, tilde sigma, bar sigma"),
+    name="head with sinks in a format",
+    settings=(
+        setting("bfloat16, sinks far apart", 483, sinks_apart(-2.0), sunk_in_format("bfloat16")),
+        setting("float32, sizes in another order", 484, sinks_apart(1.5), sunk_in_format("float32"),
+                n=5, m=3, d_k=2, d_v=4, d_s=6),
+        setting("float32, a sum that stands still", 485, standing, sunk_in_format("float32"),
+                n=40, m=2, d_k=3, d_v=1, d_s=6),
+    ),
+)
+
 SIGMOIDS = HEAD.without("L, A, P, O, D").plus(
     made("A, S, O", "eq:sigmoid_attention"),
     name="head with sigmoids",
@@ -80,4 +124,4 @@ SIGMOIDS_ROUNDED = SIGMOIDS.plus(
     ),
 )
 
-CASTS = SINKS, SUNK, SIGMOIDS, SIGMOIDS_ROUNDED
+CASTS = SINKS, SUNK, SUNK_ROUNDED, SIGMOIDS, SIGMOIDS_ROUNDED
