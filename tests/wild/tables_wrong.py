@@ -75,7 +75,7 @@ def to_rows(per_pair, index, table):
 # ---------------------------------------------------------------- functions whose output is wrong
 
 
-@case(source="dmlc/gluon-nlp pull request 1470 (the sign of the relative position)")
+@case(source="the two signs in use for the relative position (dmlc/gluon-nlp pull request 1470)")
 def table_decoder_sign_of_distance():
     """A T5 decoder that hands query - key to the buckets of the past: every past key falls into bucket 0 (causal,
     scale 1, 12 buckets up to 24, fixed_table(12, 16, 8))."""
@@ -110,7 +110,7 @@ def table_buckets_zero_with_the_future():
     return attention
 
 
-@case(source="lucidrains/x-transformers pull request 10 (bug fix for _relative_position_bucket)")
+@case()
 def table_log_part_without_divisor():
     """The logarithmic buckets are not divided by log(max_distance / max_exact), so that far distances reach the
     last bucket much too soon (causal, scale 1, 6 buckets up to 64, fixed_table(6, 16, 10))."""
@@ -203,7 +203,7 @@ def table_scaled_with_the_scores():
     return attention
 
 
-@case(source="attempts to put T5 on fused attention (ml-explore/mlx-examples pull request 1013)")
+@case()
 def table_t5_with_default_scale():
     """T5 by F.scaled_dot_product_attention with its own scale of 1 / sqrt(d), where T5's is 1 (16 buckets both ways
     up to 64, fixed_table(16, 16, 10))."""
