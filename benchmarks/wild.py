@@ -24,9 +24,10 @@ from typing import NamedTuple
 WILD = Path(__file__).parent.parent / "tests" / "wild"
 sys.path.insert(0, str(WILD))
 COLLECTIONS = {
-    "right": ["right", "right_later", "right_third", "right_fourth", "layers_right"],
+    "right": ["right", "right_later", "right_third", "right_fourth", "layers_right",
+              "latents_right", "tables_right"],
     "mistakes": ["mistakes_public", "mistakes_imagined", "mistakes_later", "mistakes_third",
-                 "mistakes_fourth", "layers_wrong"],
+                 "mistakes_fourth", "layers_wrong", "latents_wrong", "tables_wrong"],
     "hostile": ["hostile", "hostile_later"],
     "second_right": ["second_right"],  # tangents and double backwards that somebody wrote by hand
     "second_mistakes": ["second_wrong"],

@@ -5,6 +5,7 @@ What the user told is kept as it is: a candidate that deviates from it is found 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,12 @@ from attnmath._examine.diagnosis.dropping import read_dropout
 from attnmath._examine.diagnosis.limits import square_with
 from attnmath._examine.diagnosis.probes import Reading
 from attnmath._examine.diagnosis.takes import failed, read_sizes
+from attnmath._examine.problems.bounds import right_answer
 from attnmath._examine.problems.case import Case, Conventions, Rng, Sizes
 from attnmath._examine.report.report import Finding
 
 Read = tuple[Conventions | None, list[Finding]]  # several conventions at once
+ROUGH = 2.0**-5  # of numbers around 1: as near as any format has the output of the right mask
 LONGER = 256  # queries and keys: a kernel may skip what is masked by whole tiles alone
 NEED_NO_OPTION = "scale", "fill", "empty", "inside"  # these can be read off any candidate
 
@@ -118,6 +121,24 @@ def _read_mask(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng)
     return None, [_unexplained("mask", "no kind of mask (True = keep, True = drop, added numbers) explains it")]
 
 
+def mask_beside_pieces(candidate: Candidate, means: Conventions) -> Conventions:
+    """With the mask that gives its output, where biases of its own hid it from a look at the weights."""
+    s, rng = candidate.sizes, np.random.default_rng(5)
+    if s is None or "mask" not in candidate.takes or means.mask is not None:
+        return means
+    for axes, kind in product(_axes(candidate, means.layout), MASK_FORMS):
+        told = means.told(mask=kind, mask_axes=axes)
+        shape = [size if letter in (axes or "bnm") else 1 for letter, size in zip("bhnm", (s.b, s.H, s.n, s.m))]
+        keep = rng.random(shape) < 0.6
+        keep[..., 0] = True
+        case = replace(probes.gaussian_case(s, rng, candidate.dtype), keep=keep)
+        answer = candidate.run(case, told, forward=True).answer
+        if answer is not None and abs(answer.O - right_answer(case, told).O).max() < ROUGH:
+            candidate.taken = replace(candidate.taken, mask_axes=axes)
+            return told.told(empty=told.empty or probes.read_empty(candidate, told, s, rng)[0])
+    return means
+
+
 def _broadcast(candidate: Candidate, means: Conventions, sizes: Sizes, word: str) -> str | None:
     """The axes on which a mask or bias has to be given; None if it may be 1 wherever it is constant."""
     whole = sizes.b, sizes.H, sizes.n, sizes.m
@@ -211,7 +232,8 @@ READERS: dict[str, Callable[..., Read | Reading]] = dict(
 
 def readings(asked: Conventions, read: Conventions, some: Sequence[Case]) -> Iterator[tuple[Conventions, bool]]:
     """What was read, and what it may be where a mistake has spoilt the reading; whether one edit has to do."""
-    if asked.scale is None and read.scale != "1/sqrt(d_k)":
+    tabled = read.pieces is not None and read.pieces.table is not None  # where a scale of 1 is usual too
+    if asked.scale is None and read.scale != "1/sqrt(d_k)" and not (tabled and read.scale == "1"):
         yield replace(read, scale=None), True
     if read.empty == "uniform" and any(case.keep is not None for case in some):
         yield replace(read, empty="uniform with gradient"), True

@@ -9,7 +9,7 @@ import numpy as np
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.functions import Broken, Fault, failure_of
 from attnmath._examine.diagnosis import extent
-from attnmath._examine.diagnosis.conventions import detect, readings
+from attnmath._examine.diagnosis.conventions import detect, mask_beside_pieces, readings
 from attnmath._examine.diagnosis.diagnosis import GENERATED_NAMES, diagnose
 from attnmath._examine.diagnosis.doubts import fewer_axes
 from attnmath._examine.diagnosis.habits import broken_habits, hazards
@@ -125,7 +125,8 @@ class Examination:
         """What is found beside a head with these pieces; it is another function where its output is not theirs."""
         before = self.means, self.notes, self.problems, self.failures, self.trials
         notes = [x for x in self.notes if x.kind in ("contract", "convention")]
-        self.means, self.notes, self.problems, self.failures, self.trials = means, notes, [], [], []
+        means, self.notes = mask_beside_pieces(self.candidate, means), notes
+        self.means, self.problems, self.failures, self.trials = means, [], [], []
         self.give(cases(self.takes, self.dtype, self.seed, self.candidate.taken))
         if not any("O" in f.wrong for f in self.failures):
             return self._diagnosed() if self.failures else []

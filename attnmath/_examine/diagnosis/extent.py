@@ -21,12 +21,17 @@ LEAST_JUDGED = 0.5  # of the problems that it was given: where fewer were judged
 
 
 def small_lost(case: Case, got: Answer, want: Answer, wrong: Collection[str], dtype: str) -> Fault | None:
-    """That with scores far below 0 each array is right to its largest number, and its small ones are lost."""
+    """That with scores far below 0 each array is right to its largest number, and its small ones are lost.
+
+    Scores are off by some roundings of their own size, and so is each weight by that share of itself.
+    """
     if not wrong or "large negative scores" not in case.traits:
         return None
+    longest = [np.sqrt((x * x).sum(-1)).max() for x in (case.Q, case.K)]
+    scores = float(np.prod(longest)) * (case.Q.shape[-1] ** -0.5 if case.scale is None else abs(case.scale))
     for x in wrong:
         a, b = getattr(got, x), getattr(want, x)
-        most = 64 * unit_roundoff(dtype) * np.abs(b).max(initial=0.0)
+        most = (64 + 4 * scores) * unit_roundoff(dtype) * np.abs(b).max(initial=0.0)
         if a is None or not (np.isfinite(a).all() and np.all(np.abs(a - b) <= most)):
             return None
     who, be = ", ".join(sorted(wrong)), "is" if len(wrong) == 1 else "are"

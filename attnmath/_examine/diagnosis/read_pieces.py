@@ -23,6 +23,7 @@ from attnmath._examine.problems.pieces import SLOPES, Pieces, Rotation
 
 ALIKE = 1e-9, 3e-6  # how near numbers are that are equal: in float64; with tables or a softmax in float32
 WIDTH, LONG = 8, 300
+HEADS = 2, 16  # that are asked: more if each has numbers of its own, for problems with more heads
 FIRST = 2  # the first key that is not 0; then every second
 
 
@@ -64,13 +65,18 @@ def read_pieces(
     V = np.zeros((b, G, m, d_v))
     V[..., 0], V[..., 1:] = np.arange(m), 1.0  # the places of the keys
     long = Case(np.zeros((b, H, n, d_k)), np.zeros((b, G, m, d_k)), V, np.zeros((b, H, n, d_v)))
-    for alike, float32 in zip(ALIKE, (False, True)):
+    by_head = False
+    for (alike, float32), heads in product(zip(ALIKE, (False, True)), HEADS):
+        if heads != HEADS[0] and not by_head:
+            continue
+        by_head = False
         try:
             with np.errstate(all="ignore"):
-                found = _read(candidate, replace(means, inside=None), alike)
+                found = _read(candidate, replace(means, inside=None), alike, heads)
                 found = replace(found, pieces=replace(found.pieces, float32=float32))
+                by_head = found.pieces.by_head
                 if found.pieces.table is not None:
-                    found = replace(found, pieces=far_apart(candidate, found, alike))
+                    found = replace(found, pieces=far_apart(candidate, found, alike, heads))
                 answer = candidate.run(long, found, forward=True).answer if d_v > 1 else None
                 for told in _forms(found, None if answer is None else (long, answer.O)):
                     seen = answer is None or near(right_answer(long, told).O, answer.O, 10 * alike)
@@ -96,10 +102,10 @@ def gives_output(candidate: Candidate, means: Conventions, seed: int) -> Callabl
     return right
 
 
-def _read(candidate: Heads, means: Conventions, alike: float) -> Conventions:
-    """The conventions with what was read."""
+def _read(candidate: Heads, means: Conventions, alike: float, heads: int) -> Conventions:
+    """The conventions with what was read from so many heads."""
     n = 2 * WIDTH + FIRST
-    b, H, G, n, m, d_k, d_v = candidate.taken.sizes((1, 2, 2, n, n, WIDTH, n))
+    b, H, G, n, m, d_k, d_v = candidate.taken.sizes((1, heads, heads, n, n, WIDTH, n))
     most = (n - FIRST) // 2  # keys at a time
     if n != m or most < 1:
         raise Unread

@@ -35,15 +35,15 @@ def table_of(each: np.ndarray, alike: float) -> Table:
     return Table(tuple(range(each.shape[1])), tuple(map(tuple, each)))
 
 
-def far_apart(candidate: Any, means: Any, alike: float) -> Pieces:
+def far_apart(candidate: Any, means: Any, alike: float, heads: int) -> Pieces:
     """The pieces with the table as far as it may be known, read off the weights of two keys.
 
     Of query i let Z be the sum of all exponentials. Query i + 1 sees one distance more before it, which the first
     key tells, and one fewer after it, which the last key does: so the sums follow from each other.
     """
     pieces, answer, n = means.pieces, None, 0
-    for length in LENGTHS:
-        b, H, G, n, m, d_k, d_v = candidate.taken.sizes((1, 2, 2, length, length, 8, 8))
+    for length in LENGTHS[heads > 2 :]:
+        b, H, G, n, m, d_k, d_v = candidate.taken.sizes((1, heads, heads, length, length, 8, 8))
         if answer is None and n == m and d_v > 1:
             Q, K, V, dO = (np.zeros((b, *x)) for x in ((H, n, d_k), (G, n, d_k), (G, n, d_v), (H, n, d_v)))
             V[..., 0, 0] = V[..., -1, 1] = 1.0
@@ -60,9 +60,20 @@ def far_apart(candidate: Any, means: Any, alike: float) -> Pieces:
     left, right = n - 1 - int(seen.nonzero()[0][0]), int(seen.nonzero()[0][-1]) - n + 1
     labels = np.cumsum(np.append(True, abs(np.diff(np.where(seen, each, 0.0))).max(0) > alike))
     c = len({*labels[:n]})
-    rule = right > 0 and t5(labels, seen, 2 * c, "both") or t5(labels, seen, c, "before")
+    rule = clipped(labels, seen) or right > 0 and t5(labels, seen, 2 * c, "both") or t5(labels, seen, c, "before")
     return replace(pieces, table=replace(table_of(each, alike), rule=rule), left=left if left < n - 1 else None,
                    right=right if right < n - 1 else None)
+
+
+def clipped(labels: np.ndarray, seen: np.ndarray) -> str:
+    """In words that each distance has a number of its own up to one from which on all have the same."""
+    places = np.flatnonzero(seen)
+    changes = np.flatnonzero(np.diff(labels[places]))  # between each of these and the next
+    if len(changes) < 3 or (np.diff(changes) > 1).any():
+        return ""
+    ends = changes[[0, -1]] + [0, 1]
+    far = max(abs(places[ends] - len(labels) // 2))
+    return f"one number each up to {far} apart" if ends[0] > 0 or ends[1] < len(places) - 1 else ""
 
 
 def t5(labels: np.ndarray, seen: np.ndarray, c: int, sides: Any) -> str:

@@ -5,14 +5,15 @@ queries, keys and values come up from them. All heads share one key more: it is 
 turned, and stands first. The matrices up are called W_Q, W_K and W_V.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from attnmath._examine.diagnosis.read_pieces import ALIKE, near, read_pieces
-from attnmath._examine.layer.layer import ByName, Layer, projected, weight_gradient
+from attnmath._examine.layer.layer import ByName, Layer, LayerCase, projected, weight_gradient
 from attnmath._examine.layer.pieced import LayerHeads, PiecedSteps, compared, steps_of
 from attnmath._examine.problems.case import Case, Conventions
 from attnmath._examine.problems.pieces import Pieces
@@ -20,6 +21,7 @@ from attnmath._examine.problems.steps import Step, StepChanges, downstream
 from attnmath._words.arrays import T
 
 EPSILONS = 1e-6, 1e-5, 1e-8, 1e-12, 0.0, 2.0**-52, 2.0**-23, 1e-7, 1e-10, 1e-3
+NORMS = "root mean square", "mean and variance"
 LARGE = 2.0**40  # latents beside which epsilon is nothing
 MATRICES, ENDS = ("W_DQ", "W_DKV", "W_KR"), ("Q", "KV")
 LEARNED = (*MATRICES, *(x.replace("W", "b") for x in MATRICES),
@@ -37,7 +39,7 @@ class Latent(NamedTuple):
 
     shared: int  # features of the key that all heads share
     widths: tuple[int, int]  # of the latents of queries, 0 without one, and of keys and values
-    norms: tuple[str, str] = ("", "")  # of each: "root mean square", "mean and variance"
+    norms: tuple[str, str] = ("", "")  # of each: one of NORMS
     epsilon: float = 0.0
 
     @property
@@ -192,14 +194,13 @@ class LatentLayer(Layer):
         d = self.parts["W_DKV"][0][1].shape[0]
         return d, d
 
-    @property
-    def latent(self) -> Latent:
-        """What its parameters say of its latents."""
-        down, up = self.parts.get("W_DQ"), self.parts["W_DKV"]
-        norms = [("", "root mean square", "", "mean and variance")[
-            (f"gain_C_{a}" in self.parts) + 2 * (f"shift_C_{a}" in self.parts)] for a in ENDS]
-        width = [sum(at.shape[-1] for _, at in x) if x else 0 for x in (down, up, self.parts.get("W_KR"))]
-        return Latent(width[2], (width[0], width[1]), (norms[0], norms[1]))
+    def latents(self) -> Iterator[Latent]:
+        """What its latents may be by its parameters: a gain alone is that of one norm or of the other."""
+        width = [sum(at.shape[-1] for _, at in self.parts.get(x, ())) for x in MATRICES]
+        for gain in NORMS:
+            norms = [gain if f"shift_C_{a}" not in self.parts else NORMS[1] for a in ENDS]
+            norms = [norm if f"gain_C_{a}" in self.parts else "" for norm, a in zip(norms, ENDS)]
+            yield Latent(width[2], (width[0], width[1]), (norms[0], norms[1]))
 
 
 class LatentHeads(LayerHeads):
@@ -207,9 +208,9 @@ class LatentHeads(LayerHeads):
 
     layer: LatentLayer
 
-    def __init__(self, layer: LatentLayer) -> None:
+    def __init__(self, layer: LatentLayer, latent: Latent) -> None:
         super().__init__(layer, {x: 1.0 for a in ENDS for x, _ in layer.parts.get(f"gain_C_{a}", ())})
-        self.d, self.latent = layer.widths[0], layer.latent
+        self.d, self.latent = layer.widths[0], latent
         self.d_k = self.places["W_Q"].shape[-1]
 
     def sizes(self, asked: Sequence[int]) -> tuple[int, ...]:
@@ -235,15 +236,22 @@ class LatentHeads(LayerHeads):
 
 def with_latents(layer: LatentLayer, seed: int, told: Conventions) -> Conventions | None:
     """What it means, if its output is that of its latents; else None."""
-    some, heads = list(compared(layer, seed)), LatentHeads(layer)
+    some = list(compared(layer, seed))
+    for latent in dict.fromkeys(layer.latents()) if len(some) > 2 else ():
+        fitting = partial(_fitting, some, latent)
+        means = read_pieces(LatentHeads(layer, latent), told, lambda *x: fitting(*x) is not None)  # noqa: B023
+        if means is not None:
+            return fitting(means, 10 * ALIKE[means.pieces.float32])
+    return None
 
-    def fitting(means: Conventions, alike: float) -> Conventions | None:
-        for epsilon in EPSILONS if any(heads.latent.norms) else (0.0,):
-            pieces = replace(means.pieces or Pieces(), latent=heads.latent._replace(epsilon=epsilon))
-            named = replace(means, pieces=pieces)
-            if all(near(steps_of(case, named).Y, Y, alike) for case, Y in some):
-                return named
-        return None
 
-    means = read_pieces(heads, told, lambda *x: fitting(*x) is not None) if len(some) > 2 else None
-    return means and fitting(means, 10 * ALIKE[means.pieces.float32])
+def _fitting(
+    some: Sequence[tuple[LayerCase, np.ndarray]], latent: Latent, means: Conventions, alike: float
+) -> Conventions | None:
+    """With the epsilon of its norms, if its program then gives the output of all these problems."""
+    for epsilon in EPSILONS if any(latent.norms) else (0.0,):
+        pieces = replace(means.pieces or Pieces(), latent=latent._replace(epsilon=epsilon))
+        named = replace(means, pieces=pieces)
+        if all(near(steps_of(case, named).Y, Y, alike) for case, Y in some):
+            return named
+    return None

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from math import prod
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from attnmath._examine.layer.latent import ENDS, LEARNED, PATHS
+from attnmath._examine.layer.latent import ENDS, LEARNED, MATRICES, PATHS
 from attnmath._examine.problems.case import Conventions
 from attnmath._examine.problems.steps import Forms, Mistake, StepChanges, Wordings, bind, multiplied
 
@@ -64,6 +65,11 @@ def _from_heads(heads: Callable[[np.ndarray], np.ndarray]) -> StepChanges:
     return {"dK_R": lambda s, x: heads(s.dK_left[..., : x.shape[-1]])}
 
 
+def _turned_part_unscaled(s: Any, x: np.ndarray) -> np.ndarray:
+    r = s.means.pieces.latent.shared
+    return np.concatenate([x[..., :r] / s.gamma_back, x[..., r:]], -1)
+
+
 def _per_weight(x: str) -> Iterator[Mistake]:
     """The mistakes that each weight and its gradient may have."""
     mean: StepChanges = {f"d{x}": lambda s, dx: dx / len(s.given.X)}
@@ -71,6 +77,10 @@ def _per_weight(x: str) -> Iterator[Mistake]:
     yield _mistake(f"d{x}_batch_mean", f"d{x} is a mean over the batch instead of a sum", "sum over the batch",
                    mean, learned=x)
     ends = (bind(lambda s, dx, at: getattr(one_sequence(s, at), f"d{x}"), at) for at in (0, -1))
+    if x not in MATRICES:
+        tokens: StepChanges = {f"d{x}": lambda s, dx: dx / prod(s.given.X.shape[:2])}
+        yield _mistake(f"d{x}_token_mean", f"d{x} is a mean over all tokens instead of a sum", "sum over tokens",
+                       tokens, learned=x)
     yield _mistake(f"d{x}_one_entry", f"d{x} comes from one entry of the batch alone", "sum over the batch",
                    *({f"d{x}": end} for end in ends), learned=x)
 
@@ -90,6 +100,8 @@ WRONG_LATENTS: list[Mistake] = [
              "sum over the heads", *(_from_heads(itemgetter(np.s_[:, h])) for h in (0, -1)), learned="W_KR"),
     _mistake("shared_key_mean", "the gradient of the key that all heads share is a mean over the heads, not a sum",
              "sum over the heads", _from_heads(lambda x: x.mean(1)), learned="W_KR"),
+    _mistake("turned_part_unscaled", "the gradients of the part that is turned leave out the scale",
+             "multiply all of dQ and dK by gamma", {f"d{a}": _turned_part_unscaled for a in "QK"}, learned="W_KR"),
     *(_mistake(f"dX_misses_{x}", f"dX misses the path through the {word}", "dX is a sum over its paths", lost(x),
                learned={"X_by_KR": "W_KR"}.get(x, "")) for x, word in PATHS.items()),
     _through_norms("latent_norm_kept", "the gradient before a latent's norm is the one after it",

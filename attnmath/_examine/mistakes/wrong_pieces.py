@@ -94,6 +94,21 @@ def _alone(s: Steps, x: np.ndarray) -> np.ndarray:
     return np.where(np.isneginf(s.B), -np.inf, s.bias)
 
 
+def _of_near(s: Any, x: np.ndarray) -> np.ndarray:
+    """Without the pairs whose distance the table's rule cuts off."""
+    buckets = np.array(s.means.pieces.table.buckets)
+    ahead, far = s.means.pieces.ahead(*x.shape[2:]), len(buckets) // 2
+    changes = np.flatnonzero(np.diff(buckets)) - far  # distances that have another bucket than the next one
+    return x * ((ahead >= changes.min(initial=0)) & (ahead <= changes.max(initial=0) + 1))
+
+
+def _without_row(s: Any, x: np.ndarray, r: int) -> np.ndarray:
+    """The numbers of one bucket are zero."""
+    y = x.copy()
+    s.means.pieces.table.by_head(y)[:, r] = 0.0
+    return y
+
+
 WRONG_TABLES: list[Any] = [
     ("lost", "is zero", "do not detach it", {"dtable": lambda s, x: 0 * x}),
     ("sign", "has the wrong sign", "add dA up", {"dtable": lambda s, x: -x}),
@@ -105,6 +120,15 @@ WRONG_TABLES: list[Any] = [
         "dtable": lambda s, x: x / len(s.dC)}),
     ("first", "is that of the first batch element alone", "add the batch up", {
         "dtable": lambda s, x: collected(s, s.dC_of_table[:1])}),
+    ("without_own", "leaves out the pairs of a token with itself", "add all pairs up", {
+        "dC_of_table": lambda s, x: x * (s.means.pieces.ahead(*x.shape[2:]) != 0)}),
+    ("without_far", "leaves out the pairs that are farther apart than the table reaches", "add all pairs up", {
+        "dC_of_table": _of_near}),
+    ("one_row", "is zero in one row", "let it learn (padding_idx of an embedding keeps a row)", *({
+        "dtable": bind(_without_row, r)} for r in (0, -1))),
+    ("all_heads", "is the sum over the heads, given to each", "give each head its own", {
+        "dtable": lambda s, x: s.means.pieces.table.by_head(np.broadcast_to(
+            s.means.pieces.table.by_head(x).sum(0), s.means.pieces.table.by_head(x).shape)).copy()}),
     ("without_D", "leaves out D", "add dA = P (dP - D) up", {
         "dC_of_table": lambda s, x: s.means.pieces.table.times * s.P_back * s.dP}),
     ("scaled", "is times the scale, which is not before it", "leave it out", {"dtable": lambda s, x: x * s.gamma}),

@@ -124,6 +124,12 @@ class Pieces:
         return dy if self.norm is None else (dy - y * (y * dy).mean(self.axes, keepdims=True)) / self.root(x)
 
     @property
+    def by_head(self) -> bool:
+        """Whether some numbers are those of single heads."""
+        numbers = self.slope, self.sink, self.table and self.table.numbers
+        return any(isinstance(x, tuple) and len(x) > 1 for x in numbers)
+
+    @property
     def axes(self) -> Any:
         """Over which a norm goes."""
         return (1, 3) if self.whole else -1
@@ -148,7 +154,7 @@ class Pieces:
     def added(self, H: int, n: int, m: int) -> np.ndarray:
         """What is added to the scores (H, n, m): slopes, and -inf beyond the window."""
         ahead = self.ahead(n, m)
-        slopes = SLOPES[self.slope](H) if isinstance(self.slope, str) else np.broadcast_to(self.slope or 0.0, H)
+        slopes = SLOPES[self.slope](H) if isinstance(self.slope, str) else of_heads(self.slope or 0.0, H)
         far = np.zeros((n, m), bool)
         if self.left is not None:
             far |= -ahead > self.left
@@ -163,7 +169,7 @@ class Pieces:
             return 1 / (1 + np.exp(-A - added))
         if sink is None:
             return plain_softmax(A)
-        sinks = np.broadcast_to(np.reshape(sink, (-1, 1, 1)), (*A.shape[:-1], 1))
+        sinks = np.broadcast_to(of_heads(sink, A.shape[1])[:, None, None], (*A.shape[:-1], 1))
         return plain_softmax(np.concatenate([A, sinks], -1))[..., :-1]
 
     def shaken(self, u: float, rng: np.random.Generator) -> "Pieces":
@@ -204,6 +210,12 @@ class Pieces:
         return ", ".join(filter(None, said))
 
 
+def of_heads(x: Any, H: int) -> np.ndarray:
+    """The numbers of the first H heads, or of all heads alike; raises ValueError where some are missing."""
+    x = np.atleast_1d(np.asarray(x, float))
+    return np.broadcast_to(x[:H] if len(x) > 1 else x, (H, *x.shape[1:]))
+
+
 def first_place(s: Steps) -> int:
     """Where the first query stands, for the rotation."""
     turns = s.means.pieces.rotation
@@ -216,8 +228,7 @@ def added_to_scores(s: Steps, pieces: Pieces, sign: int = 1) -> np.ndarray:
     B = np.where(s.seen, s.bias, s.bias + s.means.hidden) + pieces.added(H, n, m)
     if table is None:
         return B
-    numbers = np.broadcast_to(s.beta, (H, s.beta.shape[1]))
-    return B + table.times * numbers[:, table.of_pairs(sign * pieces.ahead(n, m))]
+    return B + table.times * of_heads(s.beta, H)[:, table.of_pairs(sign * pieces.ahead(n, m))]
 
 
 def collected(s: Any, each: np.ndarray, sign: int = 1) -> np.ndarray:
@@ -234,7 +245,7 @@ def _row_sums(s: Steps) -> np.ndarray:
         return np.full(L.shape, np.nan)
     if s.sink is None:
         return L
-    return np.logaddexp(np.where(np.isposinf(L), -np.inf, L), np.reshape(s.sink, (-1, 1, 1)))
+    return np.logaddexp(np.where(np.isposinf(L), -np.inf, L), of_heads(s.sink, L.shape[1])[:, None, None])
 
 
 def _capped_back(s: Steps) -> np.ndarray:
