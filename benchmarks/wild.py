@@ -2,6 +2,7 @@
 
     python benchmarks/wild.py                     right in float64, float32 and bfloat16, the others in float32
     python benchmarks/wild.py --only right --dtypes float32
+    python benchmarks/wild.py --every 2                  every second case
     python benchmarks/wild.py --only mistakes --names names.txt    what is named, beside what its author says
 
 They were collected by people who had not read the checker. Whether a name is right is judged by a reader of what
@@ -141,6 +142,7 @@ def main():
     parser.add_argument("--only", choices=[*COLLECTIONS], help="one collection")
     parser.add_argument("--case", default="", help="cases whose name has this in it")
     parser.add_argument("--dtypes", nargs="+")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="one case of N, evenly")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1)))
     parser.add_argument("--names", type=Path, help="where to write what is named, for a reader to judge")
     args = parser.parse_args()
@@ -148,7 +150,7 @@ def main():
     for which in [args.only] if args.only else COLLECTIONS:
         outcomes = []
         dtypes = args.dtypes or (FORMATS if which.endswith("right") else ["float32"])
-        for x in run(list(jobs_of(which, dtypes, args.case)), args.jobs):
+        for x in run(list(jobs_of(which, dtypes, args.case))[:: args.every], args.jobs):
             outcomes.append(x)
             print(f"{x.name:44} {x.dtype:9} {x.verdict:16} {x.seconds:5.1f} s  {x.sentence[:150]}", flush=True)
         found.append((which, outcomes))

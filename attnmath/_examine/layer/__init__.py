@@ -5,6 +5,9 @@ ready_layers    those of PyTorch and of transformers
 own_layer       a layer of one's own: its weights, how it is called, what it returns
 own_function    one that is none of the list: its own derivatives, or a reference
 pieced          one whose heads have rotations, norms, caps, slopes, windows, sinks: its steps, what is read
+latent          one whose queries, keys and values come up from latents: its steps, what is read
+latent_readings which of its parameters are which matrices
+latent_mistakes its mistakes that have a name
 weight_layouts  the weights of a layer of one's own: which is which, and how their numbers lie
 running_error   is what came right? numbers with a bound on what a correct program may have them off
 tried           is what came within it?

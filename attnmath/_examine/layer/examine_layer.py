@@ -46,8 +46,8 @@ def examine_layer(
         examine_layer(f, weights={"W_Q": ..., "W_K": ..., "W_V": ..., "W_O": ..., "b_Q": ...})
 
     PyTorch's weights are parameters in which other numbers stand while the layer is examined;
-    afterwards all is as before. Rotated, normed and capped heads, slopes, tables, windows and sinks are found
-    out, with what of them is learned. Weights of JAX and NumPy are handed over as the last argument:
+    afterwards all is as before. Rotated, normed and capped heads, slopes, tables, windows, sinks and latents
+    are found out, with what of them is learned. Weights of JAX and NumPy are handed over as the last argument:
     f(X, Z, weights). The orientation and the packing of the weights are found out, so are
     layout and mask; reading and conventions demand. A layer of NumPy, or with a way back of
     its own, gives backward(dY, X, Z, weights) -> {"X": dX, "Z": dZ, "W_Q": dW_Q, ...}; of
