@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT / "benchmarks"), str(ROOT / "tests" / "wild")]
@@ -56,3 +57,31 @@ def test_what_was_found_is_said(name, words):
 def test_a_mistake_has_its_name(name, words):
     found = wild.outcome(("latents_wrong", name, "float32", False))
     assert found.verdict == "wrong" and words in found.sentence, found
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("eps, words", [(None, "epsilon"), (1e-5, "epsilon 1e-05")])
+def test_the_epsilon_of_a_norm_may_be_that_of_the_format(eps, words, dtype):
+    report = examine_layer(Small(eps), dtype=dtype, seed=4, smallest=False)
+    text = " ".join(str(report).split())
+    assert report.right and words in text, text
+    if eps is None:
+        assert f"epsilon {torch.finfo(getattr(torch, dtype)).eps:g}" in text, text
+
+
+class Small(torch.nn.Module):
+    """Latents of one width, PyTorch's own norm, nothing turned; not causal."""
+
+    def __init__(self, eps):
+        super().__init__()
+        linear = lambda a, b: torch.nn.Linear(a, b, bias=False)  # noqa: E731
+        self.q_down, self.kv_down, self.q_up, self.kv_up = linear(12, 8), linear(12, 8), linear(8, 12), linear(8, 24)
+        self.q_norm, self.kv_norm = (torch.nn.RMSNorm(8, eps=eps) for _ in "qk")
+        self.out = linear(12, 12)
+        self.num_heads = 2
+
+    def forward(self, x):
+        heads = lambda t: t.unflatten(-1, (2, -1)).transpose(1, 2)  # noqa: E731
+        k, v = heads(self.kv_up(self.kv_norm(self.kv_down(x)))).chunk(2, -1)
+        q = heads(self.q_up(self.q_norm(self.q_down(x))))
+        return self.out(torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))

@@ -161,8 +161,17 @@ def with_latent(own: OwnLayer, told: Conventions, dtype: str | None, seed: int) 
         plain = own.layer(way, "bnd", ours)
         layer = LatentLayer(**{x.name: getattr(plain, x.name) for x in fields(plain)}, parts=parts)
         if means := with_latents(layer, seed, told):
-            return KnownLayer(layer, dtype or layer.dtype, seed, means, way=way)
+            return _epsilon_of_format(KnownLayer(layer, dtype or layer.dtype, seed, means, way=way))
     return None
+
+
+def _epsilon_of_format(known: KnownLayer) -> KnownLayer:
+    """With the rounding unit of its own format as epsilon, where in float64 it was that or nothing."""
+    latent = known.means.pieces.latent
+    if not any(latent.norms) or latent.epsilon >= 1e-15:
+        return known
+    pieces = replace(known.means.pieces, latent=latent._replace(epsilon=2 * unit_roundoff(known.dtype)))
+    return known._replace(means=replace(known.means, pieces=pieces))
 
 
 def with_mask(known: KnownLayer, own: OwnLayer, told: Conventions) -> tuple[KnownLayer, str | None]:
