@@ -80,8 +80,13 @@ def in_place_of_hidden_scores(scores: Callable[[steps.Steps, np.ndarray], np.nda
     return {"A": scores, "A_back": scores, "dA": lambda s, x: np.where(s.seen, x, 0.0)}
 
 
+def hides(case: Case) -> bool:
+    """Whether a mask that was asked for may hide a key."""
+    return case.has("keep", "causal")
+
+
 def finite_mask(case: Case, means: Conventions) -> Wordings:
-    for number in (-1.0, -2.0, -5.0, -10.0, -20.0, -50.0, -100.0):
+    for number in (-1.0, -2.0, -5.0, -10.0, -20.0, -50.0, -100.0) if hides(case) else ():
         yield f"{number:g} is added", {"B": steps.bind(lambda s, x, c: s.bias + np.where(s.seen, 0.0, c), number)}
         yield f"{number:g} in place of the score", in_place_of_hidden_scores(
             steps.bind(lambda s, x, c: np.where(s.seen, x, c), number))
@@ -165,7 +170,7 @@ WRONG_MASKS: list[Mistake] = [
     Mistake("f_mask_inverted", "the mask's meaning is inverted", inverted, CAUSAL_MASK,
             "exchange True and False in the mask"),
     Mistake("f_mask_after", "the mask is put on the weights after the softmax",
-            only({"B": lambda s, x: s.bias + np.zeros_like(x), "R": lambda s, x: x * s.seen}), CAUSAL_MASK,
+            only({"B": lambda s, x: s.bias + np.zeros_like(x), "R": lambda s, x: x * s.seen}, hides), CAUSAL_MASK,
             "add -inf to the scores before the softmax"),
     Mistake("mask_leak_finite", "the mask is a number, and hidden keys keep a weight", finite_mask, CAUSAL_MASK,
             "a mask is -inf"),

@@ -131,7 +131,8 @@ WRONG_TABLES: list[Any] = [
             s.means.pieces.table.by_head(x).sum(0), s.means.pieces.table.by_head(x).shape)).copy()}),
     ("without_D", "leaves out D", "add dA = P (dP - D) up", {
         "dC_of_table": lambda s, x: s.means.pieces.table.times * s.P_back * s.dP}),
-    ("scaled", "is times the scale, which is not before it", "leave it out", {"dtable": lambda s, x: x * s.gamma}),
+    ("scaled", "is multiplied by the scale, which the table does not carry", "leave it out", {
+        "dtable": lambda s, x: x * s.gamma}),
     ("noscale", "leaves out the scale that is applied after it", "multiply by it", {
         "dtable": lambda s, x: x / s.means.pieces.table.times}),
 ]
@@ -175,6 +176,9 @@ WRONG_PIECES = [
               _learned(f"gain_{a}", {f"dgain_{a}": lambda s, x: 0 * x}), NORM, "do not detach it") for a in "QK"),
     Mistake("gain_before_norm", "the gradient of a gain is built from what is not normed", _learned("gain_Q", {
         "Q_of_gain": lambda s, x: s.Q_in, "K_of_gain": lambda s, x: s.K_in}), NORM, "dg = sum of dz x / root"),
+    Mistake("all_seen_back", "the way back finds the weights again with all keys, where some are hidden",
+            _of("right", {"B_back": lambda s, x: added_to_scores(s, replace(
+                s.means.pieces, left=None, right=None))}), WINDOW, "hide what was hidden"),
     Mistake("window_left_out_back", "the way back finds the weights again without the window",
             _of("left", _window(None)), WINDOW, "hide what was hidden"),
     Mistake("window_other_back", "the window of the way back is one key wider or narrower",

@@ -250,7 +250,7 @@ WRONG_WEIGHTS: list[Mistake] = [
             "hide them: their score is -inf, not 0"),
     Mistake("D_of_tile", "the row term D is that of each tile alone", D_of_tile, BACK,
             "sum over all keys of the row"),
-    Mistake("first_tile", "the way back has the keys and values of the first tile in every tile", first_tile, BACK,
+    Mistake("first_tile", "in the way back every tile has what belongs to the first", first_tile, BACK,
             "each tile has its own keys and values"),
     *(Mistake("f_merge", f"tiles of keys are put together wrongly: {words}", merged(form), ATTENTION,
               "multiply what is there, and its sum, by exp(old maximum - new maximum)")
