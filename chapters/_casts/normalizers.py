@@ -95,6 +95,7 @@ SUNK = HEAD.without("L, A, P, O").plus(
 SUNK_ROUNDED = SUNK.plus(
     positive("u") | drawn("bar P, bar epsilon, tilde sigma, bar sigma"),
     name="head with sinks in a format",
+    about="u",
     settings=(
         setting("bfloat16, sinks far apart", 483, sinks_apart(-2.0), sunk_in_format("bfloat16")),
         setting("float32, sizes in another order", 484, sinks_apart(1.5), sunk_in_format("float32"),
@@ -118,6 +119,7 @@ SIGMOIDS = HEAD.without("L, A, P, O, D").plus(
 SIGMOIDS_ROUNDED = SIGMOIDS.plus(
     positive("u") | drawn("tilde S, tilde A, bar S, bar A"),
     name="sigmoids in a format",
+    about="u",
     settings=(
         setting("bfloat16", 481, zero("Q"), wide, rounded("bfloat16", "B", squashed_off), n=2, m=3),
         setting("float32", 482, zero("Q"), rounded("float32", "B", squashed_off)),

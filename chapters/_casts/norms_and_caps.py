@@ -74,6 +74,7 @@ RMS = Cast(
 RMS_ROUNDED = RMS.plus(
     positive("u") | drawn("tilde Y, tilde X, bar Y, bar X"),
     name="root mean square norm in a format",
+    about="u",
     settings=(
         setting("bfloat16", 451, rounded("bfloat16", INPUTS, normed_off)),
         setting("float16, far apart", 452, far_apart, rounded("float16", INPUTS, normed_off), n=5, d=3),
@@ -122,6 +123,7 @@ CAPPED = HEAD.without("L, A, P, O").plus(
 CAP_ROUNDED = CAP.plus(
     positive("u") | drawn("tilde A, tilde S, bar A, bar S"),
     name="cap in a format",
+    about="u",
     settings=(
         setting("bfloat16", 461, reached, rounded("bfloat16", "S, c, dA", capped_off)),
         setting("float16", 462, rounded("float16", "S, c, dA", capped_off), n=3, m=2),

@@ -90,6 +90,7 @@ def far_apart(values: dict, sizes: dict) -> None:
 TURNED = ROTATION.plus(
     positive("u") | drawn("tilde Y, bar Y"),
     name="turned rows in a format",
+    about="u",
     settings=(
         *both_layouts("bfloat16", 441, "d", in_format("bfloat16")),
         *both_layouts("float16, far apart", 443, "d", far_apart, in_format("float16"), d=6, r=3),

@@ -192,7 +192,7 @@ def halved(fn, letter, when=lambda q, options: True):
 OPTIONS = {"mask": "mask", "causal": "is_causal"}
 PIECES = {  # of OTHERS, those that are known
     "rotary": "rotated, halves, base 50", "window": "window of 2 before and 2 after", "cap": "cap 3",
-    "sink": "sink 0.5", "off_by_one": "sink 0", "normed": "queries and keys normed (epsilon 1e-05)",
+    "slopes": "slopes 0.5 0.25 0.125 0.0625 ... (16)", "sink": "sink 0.5", "off_by_one": "sink 0", "normed": "queries and keys normed (epsilon 1e-05)",
     "sigmoid": "sigmoids of scores plus -log m",
 }
 
@@ -214,7 +214,7 @@ def test_functions_in_use_are_not_called_wrong_and_their_gradients_are_judged(nu
 
 @pytest.mark.parametrize("word", ["mask", "is_causal"])
 def test_a_gradient_that_is_wrong_with_an_option_alone_is_found(word):
-    report = judged(halved(OTHERS[1], "dK", lambda q, options: word in options), options=OPTIONS)
+    report = judged(halved(OTHERS[-1], "dK", lambda q, options: word in options), options=OPTIONS)
     assert report.wrong and "dK differs by" in report.sentence
 
 

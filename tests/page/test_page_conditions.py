@@ -106,13 +106,15 @@ def test_a_display_holds_in_every_cast_that_knows_it():
 @pytest.mark.parametrize("change", [
     dict(constants=("V",)),                                         # V is held still
     dict(moving=("O",), has_second=True),                           # other gradients move
+    dict(about="B"),                                                # the display does not name B
     dict(letters={**HIDDEN.letters, "V": Letter(("m", "d_k"))},     # V has other axes
          sizes={**HIDDEN.sizes, "d_v": 3}),
     dict(letters={"B": Letter(("n", "m")), "A": HIDDEN.letters["A"], "O": Letter(("n", "d_v"))}),
 ])
 def test_a_cast_with_other_letters_does_not_know_a_display(change):
     of = two(r"V = \frac{2}{2} V", HEAD, replace(HIDDEN, **change))
-    assert names(two(r"V = \frac{2}{2} V", HEAD, HIDDEN)) == ["small", "hidden"]
+    for same in (HIDDEN, replace(HIDDEN, about="V")):
+        assert names(two(r"V = \frac{2}{2} V", HEAD, same)) == ["small", "hidden"]
     assert names(of) == ["small"]
 
 

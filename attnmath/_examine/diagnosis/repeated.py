@@ -79,6 +79,9 @@ def after_longer(candidate: Candidate, means: Conventions, sizes: Sizes) -> list
             continue
         if not largest(first, again) <= unit:
             longer = "{n} queries and {m} keys".format(**long.sizes)
+            if any(x is None or unlike(again, x) for x in (candidate.run(short, means).answer for _ in range(4))):
+                what = f"{' and '.join(names)} of two calls with the same arguments differ"  # it was chance
+                return [Fault("nondeterministic", what)]
             what = f"{', '.join(names)}{BESIDE[word]} depend on the calls before"
             return [Fault("state", f"{what}: they are others after a call with {longer}")]
     return []

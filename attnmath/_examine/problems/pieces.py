@@ -26,12 +26,14 @@ def slopes_of_paper(H: int) -> np.ndarray:
     return np.concatenate([slopes_of_any(power), slopes_of_any(2 * power)[::2][: H - power]])
 
 
+MOST_SAID = 8  # numbers in a report
 TABLE_READ = 1e-13, 1e-6  # how far numbers that were read may be off: in float64; with a softmax in float32
 SLOPES = {"2^(-8h/H)": slopes_of_any, "as in the paper": slopes_of_paper}
 
 
 def _listed(x: tuple[float, ...] | float | str) -> str:
-    return x if isinstance(x, str) else " ".join(f"{y:.6g}" for y in np.ravel(x))
+    some = [x] if isinstance(x, str) else [f"{y:.6g}" for y in np.ravel(x)]
+    return " ".join(some if len(some) <= MOST_SAID else [*some[:4], f"... ({len(some)})"])
 
 
 @dataclass(frozen=True)

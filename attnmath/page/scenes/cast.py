@@ -52,6 +52,7 @@ class Cast:
     loss: str = ""  # a name for the loss, where derivatives are written with ∂
     has_second: bool = False  # the tangents of gradients are letters of this cast
     moving: tuple = ()  # outputs whose gradients move; those of the others are held still
+    about: str = ""  # a letter without which a display has nothing to say here, such as a unit roundoff
     same: dict = field(default_factory=dict)  # m -> n: where the tables say m, here it is n
     tables: str = ""  # the chapter whose tables have the shapes, if not its own
     file: str = ""  # where it is written

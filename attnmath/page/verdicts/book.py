@@ -106,10 +106,10 @@ class Book:
         """All casts of the chapter that know the display; `cast_of` is the first of them.
 
         A cast knows a display if it has its letters, with the axes that they have in the first
-        cast, if the same of them and the same gradients are held still, and if its lines can be
-        computed there, true or not. A definition, which says what a letter of its cast is, belongs
-        to that cast alone; and so does a published formula that fails (err:), whose letters mean
-        what its source says.
+        cast, if the same of them and the same gradients are held still, if it names what the cast
+        is about, and if its lines can be computed there, true or not. A definition, which says what
+        a letter of its cast is, belongs to that cast alone; and so does a published formula that
+        fails (err:), whose letters mean what its source says.
         """
         key = display.label, display.text
         if key not in self._casts:
@@ -146,7 +146,10 @@ class Book:
         return display.kind == "eq" and bool(given)
 
     def _knows(self, cast: Cast, display: Display, first: Cast) -> bool:
-        letters = {first.rows.get(k, k) for _, k in names_in(display.statements)} & first.letters.keys()
+        named = {k for _, k in names_in(display.statements)}
+        if cast.about and cast.about not in named:
+            return False
+        letters = {first.rows.get(k, k) for k in named} & first.letters.keys()
         if any(cast.rows.get(k, k) not in cast.letters for k in letters):
             return False
         if any(cast.letters[k].axes != first.letters[k].axes for k in letters & cast.letters.keys()):
