@@ -23,7 +23,8 @@ NOTHING: Any = Weights._make([None] * len(Weights._fields))  # which weight is w
 PROBLEMS = 3
 BENT = 2.0**-20  # of the tokens: a step so short that nothing but roundings is bent
 SHAPES: list[Callable[[int, int], tuple[int, ...]]] = [  # of tokens: n and d
-    lambda n, d: (2, n, d), lambda n, d: (n, d), lambda n, d: (2, d, n, n), lambda n, d: (2, n, n, d),
+    lambda n, d: (2, n, d), lambda n, d: (n, d), lambda n, d: (2, d, n), lambda n, d: (2, d, n, n),
+    lambda n, d: (2, n, n, d),
 ]
 ZERO = 8.0  # roundings of the size that a gradient can have: below, it is as good as 0
 LIMIT = 16.0  # times the error of the reference itself, of the largest in an array
