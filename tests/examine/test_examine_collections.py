@@ -10,6 +10,8 @@ sys.path += [str(ROOT / "benchmarks"), str(ROOT / "tests" / "wild")]
 
 import wild  # noqa: E402
 
+from attnmath._examine.contract.worker import Pace  # noqa: E402
+
 EVERY = {"right": 15, "mistakes": 38, "hostile": 13, "second_right": 9, "second_mistakes": 25}
 # What ends or holds the process, or waits for minutes, is for the whole run.
 SLOW = ("holds", "sleeps", "stubborn", "deadlock", "hangs", "memory", "closes", "thread", "child", "dirties", "never",
@@ -60,3 +62,9 @@ def test_what_is_hostile_ends_with_a_report(job):
 def test_what_somebody_else_did_wrong_is_named(module, name, words):
     found = wild.outcome((module, name, "float32", False))
     assert found.verdict == "wrong" and words in found.sentence and "also" not in found.sentence, found
+
+
+def test_a_slow_call_of_the_first_derivatives_is_made_again_as_such(monkeypatch):
+    monkeypatch.setattr(Pace, "LEAST", 0.0)  # every call is one that took long
+    found = wild.outcome(("second_wrong", "tangent_knows_no_mask", "float32", False))
+    assert found.verdict == "wrong", found
