@@ -84,14 +84,18 @@ def _axes(candidate: Candidate, layout: str | None) -> list[str | None]:
     return [axes for axes in SCORES_AXES if not lacking & set(axes or "")]
 
 
+def _most_seen(axes: str | None, s: Sizes, rng: Rng) -> np.ndarray:
+    """A mask on these axes that hides some keys."""
+    whole = zip("bhnm", (s.b, s.H, s.n, s.m))
+    return rng.random([size if letter in (axes or "bnm") else 1 for letter, size in whole]) < 0.6
+
+
 def _read_mask(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng) -> Read:
     """Whether True, or which number, lets a query attend, and on which axes it is given."""
     scores: dict[Conventions, tuple[float, float]] = {}
     errors: list[Finding] = []
     for axes in _axes(candidate, means.layout):
-        shape = [size if letter in (axes or "bnm") else 1 for letter, size in
-                 zip("bhnm", (sizes.b, sizes.H, sizes.n, sizes.m))]
-        keep = rng.random(shape) < 0.6
+        keep = _most_seen(axes, sizes, rng)
         keep[..., 0], keep[..., 1] = True, False  # something to see, and something hidden
         case = probes.small_problem(sizes, rng, keep=keep)
         for kind in MASK_FORMS:
@@ -128,8 +132,7 @@ def mask_beside_pieces(candidate: Candidate, means: Conventions) -> Conventions:
         return means
     for axes, kind in product(_axes(candidate, means.layout), MASK_FORMS):
         told = means.told(mask=kind, mask_axes=axes)
-        shape = [size if letter in (axes or "bnm") else 1 for letter, size in zip("bhnm", (s.b, s.H, s.n, s.m))]
-        keep = rng.random(shape) < 0.6
+        keep = _most_seen(axes, s, rng)
         keep[..., 0] = True
         case = replace(probes.gaussian_case(s, rng, candidate.dtype), keep=keep)
         answer = candidate.run(case, told, forward=True).answer

@@ -24,6 +24,7 @@ from attnmath._formulas.heads import Weights
 from attnmath.rounding.formats import unit_roundoff
 
 SCALES = None, "1", "1/d_k"
+SMALLEST = 1e-15  # an epsilon that somebody would choose
 MOST_WAYS = 60  # in which pieces are looked for
 FEW = 24  # ways to read a layer in which a mistake is looked for
 
@@ -145,10 +146,7 @@ def _pieced(came: Sequence[tuple[KnownLayer, Any, Any]], told: Conventions, fram
         return None
     for known in [*ways.values()][:MOST_WAYS]:
         if found := with_pieces(known.layer, known.seed, told):
-            means, epsilon = found[1], 2 * unit_roundoff(known.dtype)
-            if means.pieces.norm is not None and means.pieces.norm < 1e-15:  # that of the format
-                means = replace(means, pieces=replace(means.pieces, norm=epsilon))
-            return known._replace(layer=found[0], means=means)
+            return _epsilon_of_format(known._replace(layer=found[0], means=found[1]))
     return None
 
 
@@ -166,11 +164,12 @@ def with_latent(own: OwnLayer, told: Conventions, dtype: str | None, seed: int) 
 
 
 def _epsilon_of_format(known: KnownLayer) -> KnownLayer:
-    """With the rounding unit of its own format as epsilon, where in float64 it was that or nothing."""
-    latent = known.means.pieces.latent
-    if not any(latent.norms) or latent.epsilon >= 1e-15:
-        return known
-    pieces = replace(known.means.pieces, latent=latent._replace(epsilon=2 * unit_roundoff(known.dtype)))
+    """With the rounding unit of its own format as epsilon of norms, where in float64 it was that or nothing."""
+    pieces, unit = known.means.pieces, 2 * unit_roundoff(known.dtype)
+    if pieces.norm is not None and pieces.norm < SMALLEST:
+        pieces = replace(pieces, norm=unit)
+    if pieces.latent and pieces.latent.epsilon < SMALLEST:
+        pieces = replace(pieces, latent=pieces.latent._replace(epsilon=unit))
     return known._replace(means=replace(known.means, pieces=pieces))
 
 

@@ -16,7 +16,7 @@ from attnmath._examine.diagnosis.read_pieces import ALIKE, near, read_pieces
 from attnmath._examine.layer.layer import ByName, Layer, LayerCase, projected, weight_gradient
 from attnmath._examine.layer.pieced import LayerHeads, PiecedSteps, compared, steps_of
 from attnmath._examine.problems.case import Case, Conventions
-from attnmath._examine.problems.pieces import Pieces
+from attnmath._examine.problems.pieces import Pieces, across, root_of_mean
 from attnmath._examine.problems.steps import Step, StepChanges, downstream
 from attnmath._words.arrays import T
 
@@ -63,8 +63,7 @@ class Latent(NamedTuple):
         """What a latent is divided by; 1 without a norm."""
         if not self.norms[ENDS.index(a)]:
             return 1.0
-        square = (self.centred(x, a) ** 2).mean(-1, keepdims=True) + self.epsilon
-        return np.sqrt(np.where(square == 0, 1.0, square))
+        return root_of_mean(self.centred(x, a), self.epsilon)
 
     def normed(self, x: np.ndarray, a: str) -> np.ndarray:
         """A latent, normed."""
@@ -72,9 +71,8 @@ class Latent(NamedTuple):
 
     def unnormed(self, dy: np.ndarray, x: np.ndarray, a: str) -> np.ndarray:
         """The gradient of a latent, from that of the normed one."""
-        y = self.normed(x, a)
-        along = y * (y * dy).mean(-1, keepdims=True) if self.norms[ENDS.index(a)] else 0.0
-        return (self.centred(dy, a) - along) / self.root(x, a)
+        normed = self.norms[ENDS.index(a)]
+        return across(self.centred(dy, a), self.normed(x, a)) / self.root(x, a) if normed else dy
 
     def moving(self, u: float, signs: Callable[[np.ndarray], np.ndarray]) -> StepChanges:
         """What roundings do to a gradient that goes back through a norm, where a part of it cancels."""

@@ -1,14 +1,12 @@
 """Mistakes in the way back through the latents of a layer, and through the key that all its heads share."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from math import prod
+from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from attnmath._examine.layer.latent import ENDS, LEARNED, MATRICES, PATHS
+from attnmath._examine.layer.latent import ENDS, PATHS
 from attnmath._examine.problems.case import Conventions
 from attnmath._examine.problems.steps import Forms, Mistake, StepChanges, Wordings, bind, multiplied
 
@@ -16,14 +14,6 @@ LATENT = "chapters/latent.md, eq:latent_attention_vjp"
 NORM = "chapters/norms_and_caps.md, eq:rms_norm_vjp"
 WORDS = {"Q": "queries", "KV": "keys and values"}
 Back = Callable[[Any, np.ndarray, np.ndarray, str], np.ndarray]  # latent, dN, C, "Q" or "KV" -> dC
-
-
-def one_sequence(s: Any, at: int) -> Any:
-    """The same layer with one entry of the batch alone."""
-    given, one = s.given, slice(at, at + 1 or None)
-    keep = given.keep if given.keep is None or len(given.keep) == 1 else given.keep[one]
-    Z = None if given.Z is None else given.Z[one]
-    return type(s)(replace(given, X=given.X[one], Z=Z, dY=given.dY[one], keep=keep), s.means)
 
 
 def lost(*letters: str) -> StepChanges:
@@ -70,21 +60,6 @@ def _turned_part_unscaled(s: Any, x: np.ndarray) -> np.ndarray:
     return np.concatenate([x[..., :r] / s.gamma_back, x[..., r:]], -1)
 
 
-def _per_weight(x: str) -> Iterator[Mistake]:
-    """The mistakes that each weight and its gradient may have."""
-    mean: StepChanges = {f"d{x}": lambda s, dx: dx / len(s.given.X)}
-    yield _mistake(f"d{x}_missing", f"{x} gets no gradient", f"do not detach {x}", lost(f"d{x}"), learned=x)
-    yield _mistake(f"d{x}_batch_mean", f"d{x} is a mean over the batch instead of a sum", "sum over the batch",
-                   mean, learned=x)
-    ends = (bind(lambda s, dx, at: getattr(one_sequence(s, at), f"d{x}"), at) for at in (0, -1))
-    if x not in MATRICES:
-        tokens: StepChanges = {f"d{x}": lambda s, dx: dx / prod(s.given.X.shape[:2])}
-        yield _mistake(f"d{x}_token_mean", f"d{x} is a mean over all tokens instead of a sum", "sum over tokens",
-                       tokens, learned=x)
-    yield _mistake(f"d{x}_one_entry", f"d{x} comes from one entry of the batch alone", "sum over the batch",
-                   *({f"d{x}": end} for end in ends), learned=x)
-
-
 WRONG_LATENTS: list[Mistake] = [
     _mistake("latent_without_keys", "nothing comes back to the latent through the keys",
              "add what comes through keys and through values", lost("by_K")),
@@ -115,5 +90,4 @@ WRONG_LATENTS: list[Mistake] = [
                " what is not normed", "dg = sum of dz x / root",
                {f"N_{a}_of_gain": bind(lambda s, x, a: getattr(s, f"C_{a}"), a)},
                learned=f"gain_C_{a}") for a, word in WORDS.items()),
-    *(mistake for x in LEARNED for mistake in _per_weight(x)),
 ]

@@ -1,6 +1,7 @@
 """The mistakes of a layer that have a name: a few operators over its letters; those of a head follow."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import combinations, permutations
 from math import prod
 from typing import Any
@@ -8,12 +9,14 @@ from typing import Any
 import numpy as np
 
 from attnmath._examine.layer import layer
-from attnmath._examine.layer.latent_mistakes import WRONG_LATENTS, lost, one_sequence
+from attnmath._examine.layer.latent import LEARNED
+from attnmath._examine.layer.latent import MATRICES as DOWN
+from attnmath._examine.layer.latent_mistakes import LATENT, WRONG_LATENTS, lost
 from attnmath._examine.layer.layer import LAYER_STEPS, LayerCase
 from attnmath._examine.mistakes.mistakes import MISTAKES
 from attnmath._examine.mistakes.wrong_pieces import WRONG_PIECES
 from attnmath._examine.problems.case import Conventions
-from attnmath._examine.problems.steps import Forms, Mistake, StepChanges, Steps, Wordings, bind, only
+from attnmath._examine.problems.steps import Forms, Mistake, StepChanges, Wordings, bind, only
 from attnmath._formulas.heads import Weights
 from attnmath._words.arrays import T
 
@@ -156,30 +159,44 @@ def dW_K_without_b_Q(case: LayerCase, means: Conventions) -> Wordings:
         yield "in all that dK reaches", {"dkeys": dkeys}
 
 
-def one_entry(name: str) -> Forms:
-    """A gradient of one entry of the batch alone."""
-    def of_one(s: Steps, x: np.ndarray | None, at: int) -> np.ndarray | None:
-        return None if x is None else getattr(one_sequence(s, at), name)
+def one_entry(name: str) -> list[tuple[str, StepChanges]]:
+    """A gradient of one entry of the batch alone: the first, the last."""
+    def of_one(s: Any, x: np.ndarray | None, at: int) -> np.ndarray | None:
+        given, one = s.given, slice(at, at + 1 or None)
+        keep = given.keep if given.keep is None or len(given.keep) == 1 else given.keep[one]
+        Z = None if given.Z is None else given.Z[one]
+        some = replace(given, X=given.X[one], Z=Z, dY=given.dY[one], keep=keep)
+        return None if x is None else getattr(type(s)(some, s.means), name)
 
-    return several(("the first", {name: bind(of_one, 0)}), ("the last", {name: bind(of_one, -1)}))
+    return [("the first", {name: bind(of_one, 0)}), ("the last", {name: bind(of_one, -1)})]
 
 
 def per_weight(x: str) -> Iterator[Mistake]:
     """The mistakes that each weight and its gradient may have."""
-    def there(case: LayerCase) -> bool:
-        return getattr(case.W, x) is not None
+    formula = LATENT if x in LEARNED else VJP
+
+    def mistake(name: str, title: str, cure: str, *forms: tuple[str, StepChanges]) -> Mistake:
+        def where_there(case: LayerCase, means: Conventions) -> Wordings:
+            weight = case.learned.get(x) if x in LEARNED else getattr(case.W, x)
+            yield from forms if weight is not None else ()
+
+        return Mistake(name, title, where_there, formula, cure)
 
     if x != "b_K":  # whose gradient is 0
-        yield edit(f"d{x}_missing", f"{x} gets no gradient", f"do not detach {x}", lost(f"d{x}"), there)
-    yield edit(f"d{x}_batch_mean", f"d{x} is a mean over the batch instead of a sum", SUM, mean((f"d{x}",), 1))
-    yield Mistake(f"d{x}_one_entry", f"d{x} comes from one entry of the batch alone", one_entry(f"d{x}"), VJP, SUM)
+        yield mistake(f"d{x}_missing", f"{x} gets no gradient", f"do not detach {x}", ("", lost(f"d{x}")))
+    yield mistake(f"d{x}_batch_mean", f"d{x} is a mean over the batch instead of a sum", SUM,
+                  ("", mean((f"d{x}",), 1)))
+    yield mistake(f"d{x}_one_entry", f"d{x} comes from one entry of the batch alone", SUM, *one_entry(f"d{x}"))
     if x in MATRICES:
         turned, misread = of_all_heads(transposed, x), of_all_heads(lambda M: M.T.reshape(M.shape), x)
-        forms = several(("", {f"d{x}": turned}), ("the numbers are read in the other order", {f"d{x}": misread}))
-        yield Mistake(f"d{x}_transposed", f"d{x} is transposed", forms, VJP, f"d{x} has the shape of {x}")
-    else:
-        no = {x: lambda s, b: None, f"d{x}": lambda s, db: np.zeros_like(getattr(s.given.W, x))}
-        yield edit(f"{x}_missing", f"the bias {x} is not used", f"add {x}", no, there)
+        forms = ("", {f"d{x}": turned}), ("the numbers are read in the other order", {f"d{x}": misread})
+        yield mistake(f"d{x}_transposed", f"d{x} is transposed", f"d{x} has the shape of {x}", *forms)
+    elif x in BIASES:
+        no: StepChanges = {x: lambda s, b: None, f"d{x}": lambda s, db: np.zeros_like(getattr(s.given.W, x))}
+        yield mistake(f"{x}_missing", f"the bias {x} is not used", f"add {x}", ("", no))._replace(formula=MULTI)
+    elif x not in DOWN:
+        yield mistake(f"d{x}_token_mean", f"d{x} is a mean over all tokens instead of a sum", SUM,
+                      ("", mean((f"d{x}",), 2)))
 
 
 def no_turn(end: str) -> StepChanges:
@@ -201,7 +218,7 @@ LAYER_MISTAKES: list[Mistake] = [
       for order, (memory, flat, words, cure) in ORDERS.items()
       for name, change in rearranged_heads(memory, flat).items()),
     # each weight, and blocks of them
-    *(mistake for x in Weights._fields for mistake in per_weight(x)),
+    *(mistake for x in (*Weights._fields, *LEARNED) for mistake in per_weight(x)),
     Mistake("W_used_transposed", "a weight matrix is used transposed", several(
         *map(used_turned, MATRICES), used_turned(*MATRICES[:3]), used_turned(*MATRICES)), MULTI,
         "x W, where a linear layer of PyTorch keeps W^T"),

@@ -123,7 +123,7 @@ class Pieces:
     def unnormed(self, dy: np.ndarray, x: np.ndarray) -> np.ndarray:
         """The gradient of what was divided by the root of its mean square."""
         y = self.normed(x)
-        return dy if self.norm is None else (dy - y * (y * dy).mean(self.axes, keepdims=True)) / self.root(x)
+        return dy if self.norm is None else across(dy, y, self.axes) / self.root(x)
 
     @property
     def by_head(self) -> bool:
@@ -138,8 +138,7 @@ class Pieces:
 
     def root(self, x: np.ndarray) -> np.ndarray:
         """Of the mean square of each row and epsilon."""
-        square = (x * x).mean(self.axes, keepdims=True) + self.norm
-        return np.sqrt(np.where(square == 0, 1.0, square))
+        return root_of_mean(x, self.norm or 0.0, self.axes)
 
     def capped(self, X: np.ndarray) -> np.ndarray:
         """The scores, capped."""
@@ -210,6 +209,17 @@ class Pieces:
             "" if self.sigmoid is None else f"sigmoids{plus}",
         ]
         return ", ".join(filter(None, said))
+
+
+def root_of_mean(x: np.ndarray, epsilon: float, axes: Any = -1) -> np.ndarray:
+    """Of the mean square along the axes and epsilon; 1 in place of 0."""
+    square = (x * x).mean(axes, keepdims=True) + epsilon
+    return np.sqrt(np.where(square == 0, 1.0, square))
+
+
+def across(dy: np.ndarray, y: np.ndarray, axes: Any = -1) -> np.ndarray:
+    """What of dy does not change the mean square of y, along the axes."""
+    return dy - y * (y * dy).mean(axes, keepdims=True)
 
 
 def of_heads(x: Any, H: int) -> np.ndarray:
