@@ -8,6 +8,8 @@ operators  the same as operators, which PyTorch records as one
 kernels    first derivatives by PyTorch's own kernels, where these are right
 strips     to second order, strip by strip of the rows
 higher     of every order, strip by strip
+ring       ring_attention: tokens spread over processes
+layouts    which tokens stand on which
 products   sums over the keys, products and their factors
 tiles      what a call is cut into
 philox     the factors of dropout, from counters
@@ -35,9 +37,11 @@ except ModuleNotFoundError as error:
 
 if TYPE_CHECKING:
     from attnmath.torch.patched import patched_attention
+    from attnmath.torch.ring import ring_attention
     from attnmath.torch.sdpa import scaled_dot_product_attention
 
-__all__ = ["load_weights", "patched_attention", "scaled_dot_product_attention", "weights_from"]
+__all__ = ["load_weights", "patched_attention", "ring_attention", "scaled_dot_product_attention", "weights_from"]
+PLACES = {"patched_attention": "patched", "ring_attention": "ring", "scaled_dot_product_attention": "sdpa"}
 
 
 if not TYPE_CHECKING:
@@ -47,8 +51,7 @@ if not TYPE_CHECKING:
         if name not in __all__:
             here = import_module(__name__)
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=here)
-        place = "patched" if name == "patched_attention" else "sdpa"
-        return getattr(import_module(f"attnmath.torch.{place}"), name)
+        return getattr(import_module(f"attnmath.torch.{PLACES[name]}"), name)
 
 
 def __dir__() -> list[str]:

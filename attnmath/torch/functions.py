@@ -165,13 +165,14 @@ class Second(Function):
         *x, seed = ctx.saved_tensors
         program, needs = higher.SECOND, ctx.needs_input_grad[:12]
         cotangents = placed(cotangents, ctx.needs)
-        got = higher.cotangent(program, cotangents, x, needs, seed, ctx.how)
+        got = higher.cotangent(program, cotangents, x, needs, higher.over_strips(ctx.how, seed))
         return *got, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple:
         *x, seed = ctx.saved_tensors
-        return higher.tangent(higher.SECOND, tangents[:12], x, seed, ctx.how, ctx.needs)
+        apply = higher.over_strips(ctx.how, seed)
+        return higher.tangent(higher.SECOND, tangents[:12], x, ctx.needs, apply)
 
     @staticmethod
     def vmap(info: Any, dims: tuple, *inputs: Any) -> tuple:

@@ -164,9 +164,9 @@ SECOND = Program(second, "qqkkbh" * 2, (None, 7, 8, 9, 10, 11), 7)
 
 
 def tangent(
-    program: Program, tangents: Sequence, inputs: Sequence, seed: Tensor | None, how: How, needs: Sequence[bool]
+    program: Program, tangents: Sequence, inputs: Sequence, needs: Sequence[bool], apply: Callable
 ) -> Derivatives:
-    """The tangents of the outputs that are needed; a tangent of None is 0."""
+    """The tangents of the outputs that are needed; a tangent of None is 0. apply(program, *inputs) runs it."""
     seen = tuple(o for o, need in enumerate(needs) if need)
     moved = tuple(i for i, x in enumerate(tangents) if x is not None)
     sides = "".join(program.sides[i] for i in moved)
@@ -180,13 +180,13 @@ def tangent(
         return vjp(lambda *cotangents: pull(cotangents), *zeros)[1](moves)  # pull is linear
 
     program_dot = Program(run, sides + program.sides, shapes, program.first + len(moved))
-    return Sum.apply(program_dot, how, seed, *(tangents[i] for i in moved), *inputs)
+    return apply(program_dot, *(tangents[i] for i in moved), *inputs)
 
 
 def cotangent(
-    program: Program, cotangents: Sequence, inputs: Sequence, needs: Sequence[bool], seed: Tensor | None, how: How
+    program: Program, cotangents: Sequence, inputs: Sequence, needs: Sequence[bool], apply: Callable
 ) -> Derivatives:
-    """The gradients of the inputs that need one; a cotangent of None is 0."""
+    """The gradients of the inputs that need one; a cotangent of None is 0. apply(program, *inputs) runs it."""
     seen = tuple(i for i, x in enumerate(cotangents) if x is not None)
     moved = tuple(i for i, need in enumerate(needs) if need)
     if not seen or not moved:
@@ -201,7 +201,7 @@ def cotangent(
 
     shapes = tuple(i + len(seen) for i in moved)
     gradient = Program(run, sides + program.sides, shapes, program.first + len(seen))
-    got = Sum.apply(gradient, how, seed, *(cotangents[i] for i in seen), *inputs)
+    got = apply(gradient, *(cotangents[i] for i in seen), *inputs)
     return placed(got, needs)
 
 
@@ -245,17 +245,22 @@ class Sum(Function):
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
         seed, *inputs = ctx.saved_tensors
         needs = ctx.needs_input_grad[3:]
-        return None, None, None, *cotangent(ctx.program, cotangents, inputs, needs, seed, ctx.how)
+        return None, None, None, *cotangent(ctx.program, cotangents, inputs, needs, over_strips(ctx.how, seed))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple:
         seed, *inputs = ctx.saved_tensors
         needs = [True] * len(ctx.program.shapes)
-        return tangent(ctx.program, tangents[3:], inputs, seed, ctx.how, needs)
+        return tangent(ctx.program, tangents[3:], inputs, needs, over_strips(ctx.how, seed))
 
     @staticmethod
     def vmap(info: Any, dims: tuple, *inputs: Any) -> tuple:
         return mapped(Sum.apply, info.batch_size, dims, inputs)
+
+
+def over_strips(how: How, seed: Tensor | None) -> Callable:
+    """apply(program, *inputs), for a head with these constants."""
+    return lambda program, *inputs: Sum.apply(program, how, seed, *inputs)
 
 
 def heads_part(heads: HeadGroup, side: str, x: Tensor | None) -> Tensor | None:

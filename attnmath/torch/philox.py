@@ -43,6 +43,17 @@ class Draws:
         self.keys = round_keys(how.seed, device)
         self.least = min(round(how.dropout * 2**32), WORD) - 2**31  # of the words that keep, read as signed
 
+    def at(self, i: Tensor, j: Tensor, dtype: torch.dtype) -> Tensor:
+        """The factors of all heads at queries i (r,) and keys j (k,), wherever they stand.  -> R (..., r, k)"""
+        eights, place = torch.unique(i // EIGHT, return_inverse=True)
+        shape = *self.heads.shape[:-2], len(eights), len(j)
+        room = torch.empty(4, prod(shape), dtype=torch.int64, device=self.device)
+        words = philox((self.heads & WORD, eights[:, None], self.heads >> 32 & WORD, j), self.keys, room)
+        word = torch.stack(words, -2).flatten(-3, -2)[..., 4 * place + i % 4, :].to(torch.int32)
+        other = i[:, None] % EIGHT >= 4
+        kept = (torch.where(other, halves_exchanged(word), word) >= self.least).to(dtype)
+        return kept * (1 / self.keep) if self.keep else torch.zeros_like(kept)
+
     def fill(self, R: Tensor, heads: Any, rows: slice, keys: slice) -> None:
         """R (h, rows, keys): 0 at the rate of dropout, to 2^-32, and 1 / (1 - rate) elsewhere."""
         if not self.keep:
@@ -59,7 +70,7 @@ class Draws:
             words = philox((h & WORD, i, h >> 32 & WORD, j), self.keys, room)
             for w, word in enumerate(words):
                 word = word.to(torch.int32)
-                other = (word >> 16).bitwise_and_(2**16 - 1).add_(word, alpha=2**16)  # its halves exchanged
+                other = halves_exchanged(word)
                 self.put(word, R, EIGHT * some.start + w - first)
                 self.put(other, R, EIGHT * some.start + w + 4 - first)
         R *= 1 / self.keep
@@ -69,6 +80,11 @@ class Draws:
         skip = int(row < 0)  # the first of eight rows that R begins within
         part = R[:, row + EIGHT * skip : row + EIGHT * word.shape[1] : EIGHT]
         part.copy_(word[:, skip : skip + part.shape[1]].ge_(self.least))
+
+
+def halves_exchanged(word: Tensor) -> Tensor:
+    """A word in int32 with its halves exchanged."""
+    return (word >> 16).bitwise_and_(2**16 - 1).add_(word, alpha=2**16)
 
 
 def round_keys(seed: Any, device: torch.device) -> list[tuple]:

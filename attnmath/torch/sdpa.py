@@ -78,7 +78,7 @@ def _as_one_operation(
     scale: float | None, enable_gqa: bool, softcap: float | None, sinks: Tensor | None, window: tuple | None,
     alibi_slopes: Tensor | None,
 ) -> Tensor:
-    query, key, value, attn_mask = _cast(query, key, value, attn_mask)
+    query, key, value, attn_mask = cast(query, key, value, attn_mask)
     check_call(
         query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, softcap, sinks, window, alibi_slopes
     )
@@ -91,8 +91,8 @@ def _as_one_operation(
     slopes = alibi_slopes is not None
     how = How(scale, bool(is_causal), float(dropout_p), None, softcap, left, right, slopes)
     axes = max(x.ndim for x in (query, key, value))
-    of_heads = _of_heads(alibi_slopes, sinks)
-    Q, K, V, B, S = _canonical(query, key, value, attn_mask, of_heads, enable_gqa)
+    of_heads = slopes_and_sinks(alibi_slopes, sinks)
+    Q, K, V, B, S = canonical(query, key, value, attn_mask, of_heads, enable_gqa)
     O = output_and_sums(Q, K, V, B, S, seed, how)[0]
     if enable_gqa:
         O = O.flatten(-4, -3)
@@ -103,7 +103,7 @@ torch.compiler.allow_in_graph(scaled_dot_product_attention)
 torch.compiler.allow_in_graph(_as_one_operation)  # where the function itself is compiled, its line is recorded
 
 
-def _cast(*tensors: Any) -> Sequence:
+def cast(*tensors: Any) -> Sequence:
     """What autocast makes of the arguments: all but float64 in its own dtype."""
     kinds = {x.device.type for x in tensors if isinstance(x, Tensor)}
     for kind in kinds:
@@ -122,7 +122,7 @@ def _castable(x: Any, kind: str) -> bool:
     )
 
 
-def _of_heads(slopes: Tensor | None, sinks: Tensor | None) -> Tensor | None:
+def slopes_and_sinks(slopes: Tensor | None, sinks: Tensor | None) -> Tensor | None:
     """Slope and sink of each head in one tensor (..., H, 1, 2); 0 and -inf are those of a head without."""
     if slopes is None:
         if sinks is None:
@@ -133,7 +133,7 @@ def _of_heads(slopes: Tensor | None, sinks: Tensor | None) -> Tensor | None:
     return torch.stack(torch.broadcast_tensors(slopes, sinks), -1).unsqueeze(-2)
 
 
-def _canonical(
+def canonical(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, of_heads: Tensor | None, enable_gqa: bool
 ) -> list:
     """The same number of leading axes for all; heads that share keys get one of their own."""

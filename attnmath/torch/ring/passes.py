@@ -1,0 +1,168 @@
+"""Attention round a ring as functions that PyTorch differentiates.
+
+Attention -> O, L. Its gradients and its tangents are sums over the tiles of all ranks, and
+so are their derivatives of every order (attnmath/torch/higher.py): a block of keys goes
+round with what belongs to it, and the sums on its side follow it home.
+"""
+
+import zlib
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from attnmath.torch.higher import Program, cotangent, tangent
+from attnmath.torch.how import keep, without_autocast
+from attnmath.torch.products import Derivatives
+from attnmath.torch.ring.tiles import GRADIENTS, TANGENTS, Call
+
+
+class Attention(Function):
+    """Q (h, g, n_r, d_k), K (h, m_r, d_k), V (h, m_r, d_v) -> O (h, g, n_r, d_v), L (h, g, n_r, 1)
+
+    Neither is of 16 bits. L is -inf, and O 0, in a row that may attend to nothing.
+    """
+
+    @staticmethod
+    def forward(call: Call, Q: Tensor, K: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
+        with without_autocast(Q, K, V):
+            q = wide(Q)
+            N, s = q.new_zeros(*Q.shape[:-1], V.shape[-1]), q.new_zeros(*Q.shape[:-1], 1)
+            c = torch.full_like(s, torch.finfo(q.dtype).min)  # the largest score of a row so far
+
+            def work(origin: int, block: list[Tensor]) -> list[Tensor]:
+                places, k, v = opened(call, origin, block)
+                for tile in call.tiles(places):
+                    N_i, s_i, c_i = (tile.part("q", x) for x in (N, s, c))
+                    A, _ = tile.scores(tile.part("q", q), tile.part("k", k))
+                    c_new = torch.maximum(c_i, A.amax(-1, keepdim=True))
+                    shrunk, E = torch.exp(c_i - c_new), torch.exp(A - c_new)
+                    s_i.mul_(shrunk).add_(E.sum(-1, keepdim=True))
+                    N_i.mul_(shrunk).add_(tile.times(tile.dropped(E), tile.part("k", v)))
+                    c_i.copy_(c_new)
+                return []
+
+            call.link.round(closed(call, K, V), call.keys, work, **header_of(call, "forward", Q, K, V))
+            L = c + torch.log(s)
+            return N / torch.where(s == 0, 1, s), L
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        keep(ctx, *inputs[1:], *output, call=inputs[0])
+
+    @staticmethod
+    def backward(ctx: Any, dO: Tensor | None, dL: Tensor | None) -> tuple:
+        """D is a sum over a row of O, which is whole on this rank: no message."""
+        Q, K, V, O, L = ctx.saved_tensors
+        if dO is None and dL is None:
+            return (None,) * 4
+        D = torch.zeros_like(L) if dO is None else (dO * O).sum(-1, keepdim=True)
+        return None, *Sum.apply(GRADIENTS, ctx.call, dO, D if dL is None else D - dL, L, Q, K, V)
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, Q_dot: Tensor | None, K_dot: Tensor | None, V_dot: Tensor | None) -> tuple:
+        Q, K, V, O, L = ctx.saved_tensors
+        L_dot, U = Sum.apply(TANGENTS, ctx.call, Q_dot, K_dot, V_dot, L, Q, K, V)
+        return U - L_dot * O, L_dot
+
+    @staticmethod
+    def vmap(info: Any, dims: tuple, call: Call, *inputs: Any) -> tuple:
+        return over_copies(Attention, info.batch_size, dims, call, *inputs)
+
+
+class Sum(Function):
+    """A program over the tiles of all ranks."""
+
+    @staticmethod
+    def forward(program: Program, call: Call, *inputs: Any) -> tuple[Tensor, ...]:
+        with without_autocast(*inputs):
+            Q, K, V = inputs[program.first : program.first + 3]
+            sides, shapes = program.sides, program.shapes
+            likes = [wide(Q).new_empty(*Q.shape[:-1], V.shape[-1]) if o is None else inputs[o] for o in shapes]
+            outer = ["q" if o is None else sides[o] for o in shapes]
+            totals = [torch.zeros_like(x, dtype=wide(x).dtype) for x in likes]
+            given = [x if x is None else wide(x) if side == "q" else x for side, x in zip(sides, inputs)]
+            travel = [i for i, x in enumerate(given) if x is not None and sides[i] == "k"]
+
+            def work(origin: int, block: list[Tensor]) -> list[Tensor]:
+                places, *moved = opened(call, origin, block)
+                here = list(given)
+                for i, x in zip(travel, moved):
+                    here[i] = x
+                sums = [x if side == "q" else x.new_zeros(*x.shape[:-2], len(places), x.shape[-1])
+                        for side, x in zip(outer, totals)]
+                for tile in call.tiles(places):
+                    got = program.run(tile, *(tile.part(side, x) for side, x in zip(sides, here)))
+                    for side, x, y in zip(outer, sums, got):
+                        part = tile.part(side, x)
+                        part += y
+                return [x for side, x in zip(outer, sums) if side == "k"]
+
+            fields = header_of(call, program, *inputs)
+            call.link.agree(**fields)
+            home = iter(call.link.round(closed(call, *(inputs[i] for i in travel)), call.keys, work, **fields))
+            found = [x if side == "q" else next(home) for side, x in zip(outer, totals)]
+            return tuple(x.to(like.dtype) for x, like in zip(found, likes))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        keep(ctx, *inputs[2:], program=inputs[0], call=inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
+        needs = ctx.needs_input_grad[2:]
+        return None, None, *cotangent(ctx.program, cotangents, ctx.saved_tensors, needs, over_ranks(ctx.call))
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, __: None, *tangents: Tensor | None) -> Derivatives:
+        needs = [True] * len(ctx.program.shapes)
+        return tangent(ctx.program, tangents, ctx.saved_tensors, needs, over_ranks(ctx.call))
+
+    @staticmethod
+    def vmap(info: Any, dims: tuple, program: Program, call: Call, *inputs: Any) -> tuple:
+        return over_copies(Sum, info.batch_size, dims, program, call, *inputs)
+
+
+def over_ranks(call: Call) -> Any:
+    """apply(program, *inputs), in this call."""
+    return lambda program, *inputs: Sum.apply(program, call, *inputs)
+
+
+def over_copies(function: Any, size: int, dims: tuple, *inputs: Any) -> tuple:
+    """A function over one more axis of its tensors: as many more heads, which draw the same factors."""
+    def more(x: Any, dim: int | None) -> Any:
+        if isinstance(x, Call):
+            return x.repeated(size)
+        if not isinstance(x, Tensor):
+            return x
+        return (x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)).flatten(0, 1)
+
+    found = function.apply(*map(more, inputs, dims))
+    return tuple(x.unflatten(0, (size, -1)) for x in found), (0,) * len(found)
+
+
+def wide(x: Tensor) -> Tensor:
+    """In float32 where x has 16 bits: what sums are kept in."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def closed(call: Call, *tensors: Tensor) -> list[Tensor]:
+    """A block as it travels: with the places of its keys, where others cannot know them."""
+    places = [] if call.places else [call.own[None, :, None]]
+    return [*places, *tensors]
+
+
+def opened(call: Call, origin: int, block: list[Tensor]) -> list[Tensor]:
+    """The places of a block's keys, and its tensors, to compute with."""
+    if call.places:
+        return [call.places(origin), *map(wide, block)]
+    places, *tensors = block
+    return [places.flatten(), *map(wide, tensors)]
+
+
+def header_of(call: Call, work: Any, *inputs: Tensor | None) -> dict[str, int]:
+    """What the headers of a pass say: what all have alike, and a number that stands for what is computed."""
+    kind = (work.sides, work.shapes) if isinstance(work, Program) else work
+    there = [x is not None for x in inputs]
+    return {**dict(call.fields), "lead": call.heads.numel(), "work": zlib.crc32(repr((kind, there)).encode())}

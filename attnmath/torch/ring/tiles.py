@@ -1,0 +1,162 @@
+"""A rank's queries against one block of keys, tile by tile, and what is computed in a tile.
+
+Arrays of the queries: Q (h, g, r, d_k), dO (h, g, r, d_v), columns L and D (h, g, r, 1);
+of the keys: K (h, k, d_k), V (h, k, d_v). g heads of queries share each of h heads of keys.
+L is the log-sum-exp of a whole row, over the keys of all ranks. With it a weight exp(A - L)
+is known in its tile alone, and all that follows is a sum over tiles. A tangent or
+cotangent of None is 0.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import isqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnmath.torch.higher import Program, total
+from attnmath.torch.how import How
+from attnmath.torch.philox import Draws
+from attnmath.torch.ring.messages import TALLY, Link
+
+NUMBERS = {"cpu": 2**19}  # of one tile, in all heads
+ELSEWHERE = 2**24
+FEWEST = 32  # rows and keys of a tile, whatever the number of heads
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call on one rank: its constants, and where its queries and the keys of each rank stand."""
+
+    link: Link
+    how: How
+    rows: Tensor  # the places of this rank's queries (n_r,)
+    places: Callable | None  # places(rank) of its keys; None: they travel with their block
+    own: Tensor  # the places of this rank's keys (m_r,)
+    keys: tuple[int, ...]  # how many each rank has
+    edges: tuple[int | None, int | None]  # the query at i sees the keys from i + first to i + last; None: all
+    heads: Tensor  # the number of each head (h, g)
+    mask: Tensor | None  # (1 or h, 1 or g, 1 or n_r, 1 or m), true: may attend
+    fields: tuple  # of each header: what all ranks must have alike
+    copies: int = 1  # of all heads, one set after the other
+
+    def repeated(self, size: int) -> "Call":
+        """The same for so many sets of its heads."""
+        return replace(self, heads=self.heads.repeat(size, 1), copies=size * self.copies)
+
+    def tiles(self, places: Tensor) -> Iterator["Tile"]:
+        """The tiles of a block, whose keys stand there, in which a query may see a key."""
+        numbers = NUMBERS.get(places.device.type, ELSEWHERE)
+        size = max(FEWEST, isqrt(numbers // max(self.heads.numel(), 1)))
+        first, last = self.edges
+        columns = list(pieces(places, size))
+        for rows, low, high in pieces(self.rows, size):
+            for keys, left, right in columns:
+                if (last is None or left <= high + last) and (first is None or right >= low + first):
+                    TALLY.tiles += 1
+                    yield Tile(self, rows, keys, self.rows[rows], places[keys])
+
+
+def pieces(places: Tensor, size: int) -> list[tuple[slice, int, int]]:
+    """Neighbours, at most so many, without a jump between their places; the least and the largest place."""
+    steps = places.diff()
+    jumps = steps != steps.mode().values if len(steps) else steps
+    edges = [0, *(jumps.nonzero().flatten() + 1).tolist(), len(places)]
+    found = []
+    for start, stop in zip(edges, edges[1:]):
+        for cut in range(start, stop, size):
+            piece = slice(cut, min(cut + size, stop))
+            found.append((piece, int(places[piece].min()), int(places[piece].max())))
+    return found
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Some rows of the queries against some keys: scores (h, g, r, k)."""
+
+    call: Call
+    rows: slice
+    keys: slice
+    i: Tensor
+    j: Tensor
+
+    def part(self, side: str, x: Tensor | None) -> Any:
+        return None if x is None else x[..., self.rows if side == "q" else self.keys, :]
+
+    @cached_property
+    def hidden(self) -> Tensor | None:
+        """True where a query may not attend to a key; None where it may everywhere."""
+        (first, last), mask = self.call.edges, self.call.mask
+        hidden = None if mask is None else ~self.mask_part(mask)
+        i = self.i[:, None]
+        if last is not None and self.j.max() > self.i.min() + last:
+            later = self.j > i + last
+            hidden = later if hidden is None else hidden | later
+        if first is not None and self.j.min() < self.i.max() + first:
+            earlier = self.j < i + first
+            hidden = earlier if hidden is None else hidden | earlier
+        return hidden
+
+    def mask_part(self, mask: Tensor) -> Tensor:
+        mask = mask[..., self.rows, :] if mask.shape[-2] > 1 else mask
+        mask = mask[..., self.j] if mask.shape[-1] > 1 else mask
+        return mask.repeat(self.call.copies, 1, 1, 1) if mask.shape[0] > 1 else mask
+
+    def dropped(self, x: Tensor) -> Tensor:
+        """x times the factors of dropout."""
+        how = self.call.how._replace(heads=self.call.heads)
+        return x * Draws(how, (), 0, 0, x.device).at(self.i, self.j, x.dtype) if how.dropout else x
+
+    def times(self, x: Tensor, y: Tensor) -> Tensor:
+        """x (h, g, r, s) y (h, s, t) -> (h, g, r, t)"""
+        return (x.flatten(1, 2) @ y).unflatten(1, x.shape[1:3])
+
+    def scores(self, Q: Tensor, K: Tensor) -> tuple[Tensor, Any]:
+        """A, -inf where it is hidden, and the derivative of the cap."""
+        how = self.call.how
+        bend: Any = 1
+        A = how.scale * self.times(Q, K.mT)
+        if how.softcap is not None:
+            T = torch.tanh(A / how.softcap)
+            A, bend = how.softcap * T, 1 - T * T
+        return A if self.hidden is None else A.masked_fill(self.hidden, -torch.inf), bend
+
+    def weights(self, Q: Tensor, K: Tensor, L: Tensor) -> tuple[Tensor, Any]:
+        """P, 0 in a row that may attend to nothing, and the derivative of the cap."""
+        A, bend = self.scores(Q, K)
+        return torch.exp(A - L.masked_fill(L == -torch.inf, 0)), bend
+
+
+def gradients(tile: Tile, dO: Tensor | None, D: Tensor, L: Tensor, Q: Tensor, K: Tensor, V: Tensor) -> tuple:
+    """-> the tile's parts of dQ, dK, dV"""
+    scale = tile.call.how.scale
+    P, bend = tile.weights(Q, K, L)
+    dP = 0 if dO is None else tile.dropped(tile.times(dO, V.mT))
+    dX = bend * (P * (dP - D))
+    dV = torch.zeros_like(V) if dO is None else across(tile.dropped(P), dO)
+    return scale * tile.times(dX, K), scale * across(dX, Q), dV
+
+
+def tangents(
+    tile: Tile, Q_dot: Tensor | None, K_dot: Tensor | None, V_dot: Tensor | None, L: Tensor, Q: Tensor, K: Tensor,
+    V: Tensor,
+) -> tuple:
+    """-> the tile's parts of L_dot and of U = (P A_dot R) V + (P R) V_dot"""
+    P, bend = tile.weights(Q, K, L)
+    X_dot = tile.call.how.scale * (
+        (0 if Q_dot is None else tile.times(Q_dot, K.mT)) + (0 if K_dot is None else tile.times(Q, K_dot.mT))
+    )
+    F = P * bend * X_dot
+    U = tile.times(tile.dropped(F), V) + (0 if V_dot is None else tile.times(tile.dropped(P), V_dot))
+    return total(F), U
+
+
+def across(x: Tensor, y: Tensor) -> Tensor:
+    """The sum over the rows of all heads that share keys.  x (h, g, r, s), y (h, g, r, t) -> (h, s, t)"""
+    return x.flatten(1, 2).mT @ y.flatten(1, 2)
+
+
+GRADIENTS = Program(gradients, "qqqqkk", (3, 4, 5), 3)
+TANGENTS = Program(tangents, "qkkqqkk", (3, None), 4)
