@@ -14,7 +14,7 @@ from attnmath.torch.ring.messages import NAME, Link
 from attnmath.torch.ring.passes import Attention
 from attnmath.torch.ring.tiles import Call
 from attnmath.torch.sdpa import canonical, cast, scaled_dot_product_attention, slopes_and_sinks
-from attnmath.torch.tiles import broadcast_leading, edges
+from attnmath.torch.tiles import broadcast_leading
 
 Layout = str | tuple[Tensor, Tensor]
 MODULUS = 2**60  # of sums of squares, which have to fit into 64 bits
@@ -76,11 +76,14 @@ def ring_attention(
         tensors = [x if x is None else x.unsqueeze(-3) for x in tensors]
     Q, K, V, mask, S = tensors
     lead = broadcast_leading(Q, K, V)  # the last: heads that share keys
-    call = agreed(link, Q, K, V, mask, sinks is None, lead, options, layout)
+    call = agreed(link, Q, K, V, mask, lead, options, layout)
     own, h, g = lead[:-1], prod(lead[:-1]), lead[-1]
     Q = Q.expand(*lead, *Q.shape[-2:]).reshape(h, g, *Q.shape[-2:])
+    if mask is not None:
+        shape = own if prod(mask.shape[:-3]) > 1 else (1,)
+        mask = mask.expand(*shape, *mask.shape[-3:]).reshape(-1, *mask.shape[-3:])
     K, V = (x[..., 0, :, :].expand(*own, *x.shape[-2:]).reshape(h, *x.shape[-2:]) for x in (K, V))
-    O, L = Attention.apply(call, Q, K, V)
+    O, L = Attention.apply(call, mask, Q, K, V)
     if S is not None:
         O = with_sinks(O, L, S[..., 1:].expand(*lead, 1, 1).reshape(h, g, 1, 1))
     O = O.to(query.dtype).view(*lead, *O.shape[-2:])
@@ -131,45 +134,33 @@ def refuse(error: type[Exception], found: str, need: str) -> NoReturn:
 
 
 def agreed(
-    link: Link, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None, sinkless: bool, lead: tuple, options: tuple,
-    layout: Layout,
+    link: Link, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None, lead: tuple, options: tuple, layout: Layout
 ) -> Call:
     """The constants of a call, after all ranks have compared theirs.
 
     Raises ValueError, on all of them, for a layout or a mask that does not fit to the
     lengths of some rank.
     """
-    dropout_p, is_causal, scale, enable_gqa, softcap, _, window = options
+    dropout_p, is_causal, scale, enable_gqa, softcap, sinks, window = options
     scale = float(Q.shape[-1]) ** -0.5 if scale is None else float(scale)
     softcap, window = None if softcap is None else float(softcap), window or (None, None)
     how = How(scale, bool(is_causal), float(dropout_p), None, softcap, *window)
-    named, device = isinstance(layout, str), Q.device
     alike = {
         "dtype": asked.TENSOR_DTYPES.index(Q.dtype), "d_k": Q.shape[-1], "d_v": V.shape[-1],
         "layout": LAYOUTS.index(layout) if isinstance(layout, str) else len(LAYOUTS),
-        "options": zlib.crc32(repr((how, bool(enable_gqa), sinkless, mask is None)).encode()),
+        "options": zlib.crc32(repr((how, bool(enable_gqa), sinks is None, mask is None)).encode()),
     }  # fmt: skip
-    places = [] if isinstance(layout, str) else [x.to(device) for x in layout]
+    places = () if isinstance(layout, str) else layout
     found = link.agree(
         **alike, lead=prod(lead), n=Q.shape[-2], m=K.shape[-2], columns=1 if mask is None else mask.shape[-1],
-        seed=int(torch.randint(2**63 - 1, (), device=device)) if dropout_p and link.rank == 0 else 0,
+        seed=int(torch.randint(2**63 - 1, ())) if dropout_p and link.rank == 0 else 0,
         places=sum(int(x.sum()) for x in places), squares=sum(int((x * x).sum()) for x in places) % MODULUS,
     )  # fmt: skip
     n, m = sum(found["n"]), sum(found["m"])
     check_all(found, n, m, layout)
-
-    def place(rank: int, size: int = m) -> Tensor:
-        return positions(str(layout), size, link.size, rank).to(device)
-
-    rows, own = (place(link.rank, n), place(link.rank)) if named else places
-    if mask is not None:
-        shape = lead[:-1] if prod(mask.shape[:-3]) > 1 else (1,)
-        mask = mask.expand(*shape, *mask.shape[-3:]).reshape(-1, *mask.shape[-3:])
-    return Call(
-        link, how._replace(seed=torch.tensor(found["seed"][0])), rows, place if named else None, own,
-        tuple(found["m"]), edges(how, n, m), torch.arange(prod(lead), device=device).view(-1, lead[-1]), mask,
-        tuple(alike.items()),
-    )  # fmt: skip
+    shape = prod(lead[:-1]), lead[-1]
+    seed, keys = found["seed"][0], tuple(found["m"])
+    return Call(link, how, seed, layout, n, m, keys, shape, Q.device, tuple(alike.items()))
 
 
 def check_all(found: dict, n: int, m: int, layout: Layout) -> None:

@@ -6,11 +6,14 @@ round with what belongs to it, and the sums on its side follow it home.
 """
 
 import zlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
+from torch.autograd import Function, forward_ad
 
 from attnmath.torch.higher import Program, cotangent, tangent
 from attnmath.torch.how import keep, without_autocast
@@ -25,7 +28,7 @@ class Attention(Function):
     """
 
     @staticmethod
-    def forward(call: Call, Q: Tensor, K: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(call: Call, mask: Tensor | None, Q: Tensor, K: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
         with without_autocast(Q, K, V):
             q = wide(Q)
             N, s = q.new_zeros(*Q.shape[:-1], V.shape[-1]), q.new_zeros(*Q.shape[:-1], 1)
@@ -33,7 +36,7 @@ class Attention(Function):
 
             def work(origin: int, block: list[Tensor]) -> list[Tensor]:
                 places, k, v = opened(call, origin, block)
-                for tile in call.tiles(places):
+                for tile in call.tiles(mask, places):
                     N_i, s_i, c_i = (tile.part("q", x) for x in (N, s, c))
                     A, _ = tile.scores(tile.part("q", q), tile.part("k", k))
                     c_new = torch.maximum(c_i, A.amax(-1, keepdim=True))
@@ -54,28 +57,29 @@ class Attention(Function):
     @staticmethod
     def backward(ctx: Any, dO: Tensor | None, dL: Tensor | None) -> tuple:
         """D is a sum over a row of O, which is whole on this rank: no message."""
-        Q, K, V, O, L = ctx.saved_tensors
+        mask, Q, K, V, O, L = ctx.saved_tensors
         if dO is None and dL is None:
-            return (None,) * 4
+            return (None,) * 5
         D = torch.zeros_like(L) if dO is None else (dO * O).sum(-1, keepdim=True)
-        return None, *Sum.apply(GRADIENTS, ctx.call, dO, D if dL is None else D - dL, L, Q, K, V)
+        return None, None, *Sum.apply(GRADIENTS, ctx.call, mask, dO, D if dL is None else D - dL, L, Q, K, V)
 
     @staticmethod
-    def jvp(ctx: Any, _: None, Q_dot: Tensor | None, K_dot: Tensor | None, V_dot: Tensor | None) -> tuple:
-        Q, K, V, O, L = ctx.saved_tensors
-        L_dot, U = Sum.apply(TANGENTS, ctx.call, Q_dot, K_dot, V_dot, L, Q, K, V)
-        return U - L_dot * O, L_dot
+    def jvp(ctx: Any, _: None, __: None, *tangents: Tensor | None) -> tuple:
+        with outer_tangents():
+            mask, Q, K, V, O, L = unmoved(ctx)
+            L_dot, U = Sum.apply(TANGENTS, ctx.call, mask, *tangents, L, Q, K, V)
+            return U - L_dot * O, L_dot
 
     @staticmethod
     def vmap(info: Any, dims: tuple, call: Call, *inputs: Any) -> tuple:
-        return over_copies(Attention, info.batch_size, dims, call, *inputs)
+        return over_copies(Attention.apply, info.batch_size, dims, call, *inputs)
 
 
 class Sum(Function):
     """A program over the tiles of all ranks."""
 
     @staticmethod
-    def forward(program: Program, call: Call, *inputs: Any) -> tuple[Tensor, ...]:
+    def forward(program: Program, call: Call, mask: Tensor | None, *inputs: Any) -> tuple[Tensor, ...]:
         with without_autocast(*inputs):
             Q, K, V = inputs[program.first : program.first + 3]
             sides, shapes = program.sides, program.shapes
@@ -92,7 +96,7 @@ class Sum(Function):
                     here[i] = x
                 sums = [x if side == "q" else x.new_zeros(*x.shape[:-2], len(places), x.shape[-1])
                         for side, x in zip(outer, totals)]
-                for tile in call.tiles(places):
+                for tile in call.tiles(mask, places):
                     got = program.run(tile, *(tile.part(side, x) for side, x in zip(sides, here)))
                     for side, x, y in zip(outer, sums, got):
                         part = tile.part(side, x)
@@ -111,22 +115,35 @@ class Sum(Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
-        needs = ctx.needs_input_grad[2:]
-        return None, None, *cotangent(ctx.program, cotangents, ctx.saved_tensors, needs, over_ranks(ctx.call))
+        mask, *inputs = ctx.saved_tensors
+        needs = ctx.needs_input_grad[3:]
+        return None, None, None, *cotangent(ctx.program, cotangents, inputs, needs, over_ranks(ctx.call, mask))
 
     @staticmethod
-    def jvp(ctx: Any, _: None, __: None, *tangents: Tensor | None) -> Derivatives:
-        needs = [True] * len(ctx.program.shapes)
-        return tangent(ctx.program, tangents, ctx.saved_tensors, needs, over_ranks(ctx.call))
+    def jvp(ctx: Any, _: None, __: None, ___: None, *tangents: Tensor | None) -> Derivatives:
+        with outer_tangents():
+            mask, *inputs = unmoved(ctx)
+            needs = [True] * len(ctx.program.shapes)
+            return tangent(ctx.program, tangents, inputs, needs, over_ranks(ctx.call, mask))
 
     @staticmethod
     def vmap(info: Any, dims: tuple, program: Program, call: Call, *inputs: Any) -> tuple:
-        return over_copies(Sum, info.batch_size, dims, program, call, *inputs)
+        return over_copies(Sum.apply, info.batch_size, dims, program, call, *inputs)
 
 
-def over_ranks(call: Call) -> Any:
+def outer_tangents() -> AbstractContextManager:
+    """What a function's jvp computes moves in the outer forward modes; PyTorch switches them off meanwhile."""
+    return forward_ad._set_fwd_grad_enabled(True)
+
+
+def unmoved(ctx: Any) -> list[Tensor | None]:
+    """What a function has kept, without its tangents in the innermost forward mode."""
+    return [x if x is None else forward_ad.unpack_dual(x).primal for x in ctx.saved_tensors]
+
+
+def over_ranks(call: Call, mask: Tensor | None) -> Callable:
     """apply(program, *inputs), in this call."""
-    return lambda program, *inputs: Sum.apply(program, call, *inputs)
+    return lambda program, *inputs: Sum.apply(program, call, mask, *inputs)
 
 
 def over_copies(function: Any, size: int, dims: tuple, *inputs: Any) -> tuple:
@@ -138,7 +155,7 @@ def over_copies(function: Any, size: int, dims: tuple, *inputs: Any) -> tuple:
             return x
         return (x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)).flatten(0, 1)
 
-    found = function.apply(*map(more, inputs, dims))
+    found = function(*map(more, inputs, dims))
     return tuple(x.unflatten(0, (size, -1)) for x in found), (0,) * len(found)
 
 
@@ -149,14 +166,14 @@ def wide(x: Tensor) -> Tensor:
 
 def closed(call: Call, *tensors: Tensor) -> list[Tensor]:
     """A block as it travels: with the places of its keys, where others cannot know them."""
-    places = [] if call.places else [call.own[None, :, None]]
+    places = [] if isinstance(call.layout, str) else [call.layout[1].to(call.device)[None, :, None]]
     return [*places, *tensors]
 
 
 def opened(call: Call, origin: int, block: list[Tensor]) -> list[Tensor]:
     """The places of a block's keys, and its tensors, to compute with."""
-    if call.places:
-        return [call.places(origin), *map(wide, block)]
+    if isinstance(call.layout, str):
+        return [call.places("m", origin), *map(wide, block)]
     places, *tensors = block
     return [places.flatten(), *map(wide, tensors)]
 
@@ -165,4 +182,5 @@ def header_of(call: Call, work: Any, *inputs: Tensor | None) -> dict[str, int]:
     """What the headers of a pass say: what all have alike, and a number that stands for what is computed."""
     kind = (work.sides, work.shapes) if isinstance(work, Program) else work
     there = [x is not None for x in inputs]
-    return {**dict(call.fields), "lead": call.heads.numel(), "work": zlib.crc32(repr((kind, there)).encode())}
+    number = zlib.crc32(repr((kind, there)).encode())
+    return {**dict(call.fields), "lead": call.copies * prod(call.shape), "work": number}

@@ -7,10 +7,10 @@ is known in its tile alone, and all that follows is a sum over tiles. A tangent 
 cotangent of None is 0.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import isqrt
+from math import isqrt, prod
 from typing import Any
 
 import torch
@@ -18,8 +18,10 @@ from torch import Tensor
 
 from attnmath.torch.higher import Program, total
 from attnmath.torch.how import How
+from attnmath.torch.layouts import positions
 from attnmath.torch.philox import Draws
 from attnmath.torch.ring.messages import TALLY, Link
+from attnmath.torch.tiles import edges
 
 NUMBERS = {"cpu": 2**19}  # of one tile, in all heads
 ELSEWHERE = 2**24
@@ -28,35 +30,55 @@ FEWEST = 32  # rows and keys of a tile, whatever the number of heads
 
 @dataclass(frozen=True)
 class Call:
-    """One call on one rank: its constants, and where its queries and the keys of each rank stand."""
+    """One call on one rank: its constants. Tensors of them are made where they are used, within all transforms."""
 
     link: Link
-    how: How
-    rows: Tensor  # the places of this rank's queries (n_r,)
-    places: Callable | None  # places(rank) of its keys; None: they travel with their block
-    own: Tensor  # the places of this rank's keys (m_r,)
+    how: How  # without its seed
+    seed: int
+    layout: Any  # its name, or the places of this rank's queries and keys
+    n: int
+    m: int
     keys: tuple[int, ...]  # how many each rank has
-    edges: tuple[int | None, int | None]  # the query at i sees the keys from i + first to i + last; None: all
-    heads: Tensor  # the number of each head (h, g)
-    mask: Tensor | None  # (1 or h, 1 or g, 1 or n_r, 1 or m), true: may attend
+    shape: tuple[int, int]  # h, g
+    device: torch.device
     fields: tuple  # of each header: what all ranks must have alike
     copies: int = 1  # of all heads, one set after the other
 
     def repeated(self, size: int) -> "Call":
         """The same for so many sets of its heads."""
-        return replace(self, heads=self.heads.repeat(size, 1), copies=size * self.copies)
+        return replace(self, copies=size * self.copies)
 
-    def tiles(self, places: Tensor) -> Iterator["Tile"]:
+    @cached_property
+    def rows(self) -> Tensor:
+        """The places of this rank's queries (n_r,)."""
+        named = isinstance(self.layout, str)
+        return (self.places("n", self.link.rank) if named else self.layout[0]).to(self.device)
+
+    def places(self, side: str, rank: int) -> Tensor:
+        """Those of the queries, n, or the keys, m, of a rank, in a layout that has a name."""
+        return positions(self.layout, getattr(self, side), self.link.size, rank).to(self.device)
+
+    @cached_property
+    def edges(self) -> tuple[int | None, int | None]:
+        """The query at i sees the keys from i + first to i + last; None: all on that side."""
+        return edges(self.how, self.n, self.m)
+
+    @cached_property
+    def heads(self) -> Tensor:
+        """The number of each head (copies h, g)."""
+        return torch.arange(prod(self.shape), device=self.device).view(self.shape).repeat(self.copies, 1)
+
+    def tiles(self, mask: Tensor | None, places: Tensor) -> Iterator["Tile"]:
         """The tiles of a block, whose keys stand there, in which a query may see a key."""
-        numbers = NUMBERS.get(places.device.type, ELSEWHERE)
+        numbers = NUMBERS.get(self.device.type, ELSEWHERE)
         size = max(FEWEST, isqrt(numbers // max(self.heads.numel(), 1)))
         first, last = self.edges
-        columns = list(pieces(places, size))
+        columns = pieces(places, size)
         for rows, low, high in pieces(self.rows, size):
             for keys, left, right in columns:
                 if (last is None or left <= high + last) and (first is None or right >= low + first):
                     TALLY.tiles += 1
-                    yield Tile(self, rows, keys, self.rows[rows], places[keys])
+                    yield Tile(self, mask, rows, keys, self.rows[rows], places[keys])
 
 
 def pieces(places: Tensor, size: int) -> list[tuple[slice, int, int]]:
@@ -77,6 +99,7 @@ class Tile:
     """Some rows of the queries against some keys: scores (h, g, r, k)."""
 
     call: Call
+    mask: Tensor | None  # (1 or h, 1 or g, 1 or n_r, 1 or m), true: may attend
     rows: slice
     keys: slice
     i: Tensor
@@ -88,8 +111,8 @@ class Tile:
     @cached_property
     def hidden(self) -> Tensor | None:
         """True where a query may not attend to a key; None where it may everywhere."""
-        (first, last), mask = self.call.edges, self.call.mask
-        hidden = None if mask is None else ~self.mask_part(mask)
+        first, last = self.call.edges
+        hidden = None if self.mask is None else ~self.mask_part(self.mask)
         i = self.i[:, None]
         if last is not None and self.j.max() > self.i.min() + last:
             later = self.j > i + last
@@ -101,12 +124,11 @@ class Tile:
 
     def mask_part(self, mask: Tensor) -> Tensor:
         mask = mask[..., self.rows, :] if mask.shape[-2] > 1 else mask
-        mask = mask[..., self.j] if mask.shape[-1] > 1 else mask
-        return mask.repeat(self.call.copies, 1, 1, 1) if mask.shape[0] > 1 else mask
+        return mask[..., self.j] if mask.shape[-1] > 1 else mask
 
     def dropped(self, x: Tensor) -> Tensor:
         """x times the factors of dropout."""
-        how = self.call.how._replace(heads=self.call.heads)
+        how = self.call.how._replace(heads=self.call.heads, seed=torch.tensor(self.call.seed))
         return x * Draws(how, (), 0, 0, x.device).at(self.i, self.j, x.dtype) if how.dropout else x
 
     def times(self, x: Tensor, y: Tensor) -> Tensor:
