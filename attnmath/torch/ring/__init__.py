@@ -80,12 +80,12 @@ def ring_attention(
     own, h, g = lead[:-1], prod(lead[:-1]), lead[-1]
     Q = Q.expand(*lead, *Q.shape[-2:]).reshape(h, g, *Q.shape[-2:])
     if mask is not None:
-        shape = own if prod(mask.shape[:-3]) > 1 else (1,)
-        mask = mask.expand(*shape, *mask.shape[-3:]).reshape(-1, *mask.shape[-3:])
+        mask = mask.expand(*own, *mask.shape[-3:]) if prod(mask.shape[:-3]) > 1 else mask
+        mask = mask.reshape(-1, *mask.shape[-3:])
     K, V = (x[..., 0, :, :].expand(*own, *x.shape[-2:]).reshape(h, *x.shape[-2:]) for x in (K, V))
-    O, L = Attention.apply(call, mask, Q, K, V)
+    O, l, c = Attention.apply(call, mask, Q, K, V)
     if S is not None:
-        O = with_sinks(O, L, S[..., 1:].expand(*lead, 1, 1).reshape(h, g, 1, 1))
+        O = with_sinks(O, c + l, S[..., 1:].expand(*lead, 1, 1).reshape(h, g, 1, 1))
     O = O.to(query.dtype).view(*lead, *O.shape[-2:])
     O = O.flatten(-4, -3) if enable_gqa else O.squeeze(-3)
     return O[0] if max(x.ndim for x in (query, key, value)) == 2 else O

@@ -22,17 +22,18 @@ from attnmath.torch.ring.tiles import GRADIENTS, TANGENTS, Call
 
 
 class Attention(Function):
-    """Q (h, g, n_r, d_k), K (h, m_r, d_k), V (h, m_r, d_v) -> O (h, g, n_r, d_v), L (h, g, n_r, 1)
+    """Q (h, g, n_r, d_k), K (h, m_r, d_k), V (h, m_r, d_v) -> O (h, g, n_r, d_v), l and c (h, g, n_r, 1)
 
-    Neither is of 16 bits. L is -inf, and O 0, in a row that may attend to nothing.
+    None is of 16 bits. c is the largest score of a row, a constant to all derivatives, and
+    l the logarithm of the sum of exp(A - c); -inf, and O 0, in a row that may attend to nothing.
     """
 
     @staticmethod
-    def forward(call: Call, mask: Tensor | None, Q: Tensor, K: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(call: Call, mask: Tensor | None, Q: Tensor, K: Tensor, V: Tensor) -> tuple[Tensor, ...]:
         with without_autocast(Q, K, V):
             q = wide(Q)
             N, s = q.new_zeros(*Q.shape[:-1], V.shape[-1]), q.new_zeros(*Q.shape[:-1], 1)
-            c = torch.full_like(s, torch.finfo(q.dtype).min)  # the largest score of a row so far
+            c = torch.full_like(s, torch.finfo(q.dtype).min)  # so far
 
             def work(origin: int, block: list[Tensor]) -> list[Tensor]:
                 places, k, v = opened(call, origin, block)
@@ -47,28 +48,28 @@ class Attention(Function):
                 return []
 
             call.link.round(closed(call, K, V), call.keys, work, **header_of(call, "forward", Q, K, V))
-            L = c + torch.log(s)
-            return N / torch.where(s == 0, 1, s), L
+            return N / torch.where(s == 0, 1, s), torch.log(s), c
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
         keep(ctx, *inputs[1:], *output, call=inputs[0])
+        ctx.mark_non_differentiable(output[2])
 
     @staticmethod
-    def backward(ctx: Any, dO: Tensor | None, dL: Tensor | None) -> tuple:
+    def backward(ctx: Any, dO: Tensor | None, dl: Tensor | None, _: None) -> tuple:
         """D is a sum over a row of O, which is whole on this rank: no message."""
-        mask, Q, K, V, O, L = ctx.saved_tensors
-        if dO is None and dL is None:
+        mask, Q, K, V, O, l, c = ctx.saved_tensors
+        if dO is None and dl is None:
             return (None,) * 5
-        D = torch.zeros_like(L) if dO is None else (dO * O).sum(-1, keepdim=True)
-        return None, None, *Sum.apply(GRADIENTS, ctx.call, mask, dO, D if dL is None else D - dL, L, Q, K, V)
+        D = torch.zeros_like(l) if dO is None else (dO * O).sum(-1, keepdim=True)
+        return None, None, *Sum.apply(GRADIENTS, ctx.call, mask, dO, D if dl is None else D - dl, l, c, Q, K, V)
 
     @staticmethod
     def jvp(ctx: Any, _: None, __: None, *tangents: Tensor | None) -> tuple:
         with outer_tangents():
-            mask, Q, K, V, O, L = unmoved(ctx)
-            L_dot, U = Sum.apply(TANGENTS, ctx.call, mask, *tangents, L, Q, K, V)
-            return U - L_dot * O, L_dot
+            mask, Q, K, V, O, l, c = unmoved(ctx)
+            l_dot, U = Sum.apply(TANGENTS, ctx.call, mask, *tangents, l, c, Q, K, V)
+            return U - l_dot * O, l_dot, None
 
     @staticmethod
     def vmap(info: Any, dims: tuple, call: Call, *inputs: Any) -> tuple:

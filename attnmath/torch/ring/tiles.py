@@ -1,10 +1,10 @@
 """A rank's queries against one block of keys, tile by tile, and what is computed in a tile.
 
-Arrays of the queries: Q (h, g, r, d_k), dO (h, g, r, d_v), columns L and D (h, g, r, 1);
+Arrays of the queries: Q (h, g, r, d_k), dO (h, g, r, d_v), columns l, c and D (h, g, r, 1);
 of the keys: K (h, k, d_k), V (h, k, d_v). g heads of queries share each of h heads of keys.
-L is the log-sum-exp of a whole row, over the keys of all ranks. With it a weight exp(A - L)
-is known in its tile alone, and all that follows is a sum over tiles. A tangent or
-cotangent of None is 0.
+L = c + l is the log-sum-exp of a whole row, over the keys of all ranks, and c its largest
+score. With them a weight exp(A - c - l) is known in its tile alone, and all that follows is
+a sum over tiles. A tangent or cotangent of None is 0.
 """
 
 from collections.abc import Iterator
@@ -145,16 +145,18 @@ class Tile:
             A, bend = how.softcap * T, 1 - T * T
         return A if self.hidden is None else A.masked_fill(self.hidden, -torch.inf), bend
 
-    def weights(self, Q: Tensor, K: Tensor, L: Tensor) -> tuple[Tensor, Any]:
+    def weights(self, Q: Tensor, K: Tensor, l: Tensor, c: Tensor) -> tuple[Tensor, Any]:
         """P, 0 in a row that may attend to nothing, and the derivative of the cap."""
         A, bend = self.scores(Q, K)
-        return torch.exp(A - L.masked_fill(L == -torch.inf, 0)), bend
+        return torch.exp(A - c - l.masked_fill(l == -torch.inf, 0)), bend
 
 
-def gradients(tile: Tile, dO: Tensor | None, D: Tensor, L: Tensor, Q: Tensor, K: Tensor, V: Tensor) -> tuple:
+def gradients(
+    tile: Tile, dO: Tensor | None, D: Tensor, l: Tensor, c: Tensor, Q: Tensor, K: Tensor, V: Tensor
+) -> tuple:
     """-> the tile's parts of dQ, dK, dV"""
     scale = tile.call.how.scale
-    P, bend = tile.weights(Q, K, L)
+    P, bend = tile.weights(Q, K, l, c)
     dP = 0 if dO is None else tile.dropped(tile.times(dO, V.mT))
     dX = bend * (P * (dP - D))
     dV = torch.zeros_like(V) if dO is None else across(tile.dropped(P), dO)
@@ -162,11 +164,11 @@ def gradients(tile: Tile, dO: Tensor | None, D: Tensor, L: Tensor, Q: Tensor, K:
 
 
 def tangents(
-    tile: Tile, Q_dot: Tensor | None, K_dot: Tensor | None, V_dot: Tensor | None, L: Tensor, Q: Tensor, K: Tensor,
-    V: Tensor,
+    tile: Tile, Q_dot: Tensor | None, K_dot: Tensor | None, V_dot: Tensor | None, l: Tensor, c: Tensor,
+    Q: Tensor, K: Tensor, V: Tensor,
 ) -> tuple:
-    """-> the tile's parts of L_dot and of U = (P A_dot R) V + (P R) V_dot"""
-    P, bend = tile.weights(Q, K, L)
+    """-> the tile's parts of l_dot and of U = (P A_dot R) V + (P R) V_dot"""
+    P, bend = tile.weights(Q, K, l, c)
     X_dot = tile.call.how.scale * (
         (0 if Q_dot is None else tile.times(Q_dot, K.mT)) + (0 if K_dot is None else tile.times(Q, K_dot.mT))
     )
@@ -180,5 +182,5 @@ def across(x: Tensor, y: Tensor) -> Tensor:
     return x.flatten(1, 2).mT @ y.flatten(1, 2)
 
 
-GRADIENTS = Program(gradients, "qqqqkk", (3, 4, 5), 3)
-TANGENTS = Program(tangents, "qkkqqkk", (3, None), 4)
+GRADIENTS = Program(gradients, "qqqqqkk", (4, 5, 6), 4)
+TANGENTS = Program(tangents, "qkkqqqkk", (3, None), 5)
