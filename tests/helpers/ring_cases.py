@@ -1,8 +1,13 @@
 """Attention spread over ranks: its cases, and how far each derivative on a rank is from that of one process."""
 
+from functools import partial
+
 import torch
 import torch.distributed as dist
+from torch.autograd import forward_ad
+from torch.func import grad, jvp, vmap
 
+from attnmath import rounding
 from attnmath.torch import ring_attention
 from attnmath.torch import scaled_dot_product_attention as in_one
 from attnmath.torch.layouts import positions
@@ -118,3 +123,74 @@ def summed(x, group):
     x = x.detach().clone()
     dist.all_reduce(x, group=group)
     return x
+
+
+def nested(group):
+    """Other ways to ask: forward modes in each other, third order, maps, forward mode outside of torch.func."""
+    ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+    q, k, v, q_dot = drawn([(2, 9, 4), (2, 9, 4), (2, 9, 3), (2, 9, 4)])
+    rows = positions("zigzag", 9, ranks, rank)
+    mine = [x[:, rows] for x in (q, k, v)]
+
+    def ring(q, k, v):
+        return ring_attention(q, k, v, is_causal=True, group=group, layout="zigzag")
+
+    def one(q, k, v):
+        return plain(q, k, v, causal=True)
+
+    def D(f, x_dot):
+        return lambda x: jvp(f, (x,), (x_dot,))[1]
+
+    def d(f):
+        return grad(lambda x: f(x).pow(2).sum())
+
+    ways = dict(
+        third=lambda f, x_dot: D(D(D(f, x_dot), x_dot), x_dot),
+        forward_twice_over_reverse=lambda f, x_dot: D(D(d(f), x_dot), x_dot),
+        between=lambda f, x_dot: D(d(D(f, x_dot)), x_dot), reverse_outside=lambda f, x_dot: d(D(D(f, x_dot), x_dot)),
+        mapped_gradient=lambda f, x_dot: lambda x: vmap(d(f))(torch.stack([x, 2 * x, x_dot])),
+        gradient_of_map=lambda f, x_dot: d(lambda x: vmap(f)(torch.stack([x, 2 * x, x_dot]))),
+        tangent_of_map=lambda f, x_dot: D(lambda x: vmap(f)(torch.stack([x, 2 * x, x_dot])), x_dot),
+        map_of_tangents=lambda f, x_dot: lambda x: vmap(lambda t: jvp(f, (x,), (t,))[1])(torch.stack([x_dot, x])),
+        outside_of_func=outside_of_func,
+    )
+    found = {}
+    for name, way in ways.items():
+        by_definition = (lambda f, x_dot: d(D(f, x_dot))) if way is outside_of_func else way
+        want = by_definition(lambda q: one(q, k, v), q_dot)(q)[..., rows, :]
+        found[name] = apart([way(lambda q: ring(q, *mine[1:]), q_dot[:, rows])(mine[0])], [want])
+    return found
+
+
+def outside_of_func(f, x_dot):
+    """The gradient of a tangent, with PyTorch's older ways."""
+
+    def way(x):
+        x = x.clone().requires_grad_()
+        with forward_ad.dual_level():
+            O_dot = forward_ad.unpack_dual(f(forward_ad.make_dual(x, x_dot))).tangent
+            return torch.autograd.grad(O_dot.pow(2).sum(), x)[0]
+
+    return way
+
+
+def narrow(group, dtype):
+    """O, dQ, dK, dV in a short format beside float64: errors, over the bounds that rounding gives for one process."""
+    ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+    q, k, v, dO = drawn([(1, 24, 8)] * 4, dtype)
+    rows = positions("zigzag", 24, ranks, rank)
+    B = torch.zeros(24, 24).masked_fill(torch.ones(24, 24, dtype=torch.bool).triu(1), -torch.inf)
+    wide = [x.double().requires_grad_() for x in (q, k, v)]
+    O = plain(*wide, causal=True)
+    want = [O.detach(), *torch.autograd.grad(O, wide, dO.double())]
+    want.append(jvp(lambda *x: plain(*x, causal=True), (q.double(), k.double(), v.double()), (dO.double(),) * 3)[1])
+    short = dict(dtype=dtype, accumulate=None if dtype == torch.float32 else "float32")
+    bounds = [rounding.attention(q, k, v, B, **short).O, *rounding.attention_vjp(dO, q, k, v, B, **short)[:3],
+              rounding.attention_jvp(dO, dO, dO, None, None, q, k, v, B, **short)]
+    mine = [x[:, rows].clone().requires_grad_() for x in (q, k, v)]
+    f = partial(ring_attention, is_causal=True, group=group, layout="zigzag")
+    O = f(*mine)
+    got = [O.detach(), *torch.autograd.grad(O, mine, dO[:, rows])]
+    got.append(jvp(f, tuple(x.detach() for x in mine), (dO[:, rows],) * 3)[1])
+    assert all(x.dtype == dtype for x in got)
+    return [rounding.ratio(x.double(), y[:, rows], b.broadcast_to(y.shape)[:, rows]) for x, y, b in zip(got, want, bounds)]
