@@ -15,7 +15,7 @@ from ring_cases import distances
 closed, opened = passes.closed, passes.opened
 shift, wait = messages.Shift.__init__, messages.Shift.wait
 Call, Tile = tiles.Call, tiles.Tile
-weights, all_tiles, places, rows = Tile.weights, Call.tiles, Call.places, Call.rows.func
+weights, dropped, all_tiles, places, rows = Tile.weights, Tile.dropped, Call.tiles, Call.places, Call.rows.func
 at, edges, with_sinks = philox.Draws.at, tiles.edges, ring.with_sinks
 gradients, tangents = tiles.gradients, tiles.tangents
 
@@ -116,7 +116,7 @@ MISTAKES = {  # case, layout, changes
     "places of another layout": ("causal", "zigzag", (
         (tiles, "positions", lambda layout, n, ranks, rank: ring.positions("contiguous", n, ranks, rank)),
     )),
-    "the block of another rank": ("causal", "contiguous", (
+    "the block of another rank": ("causal, groups", "contiguous", (
         (passes, "opened", lambda call, origin, block: opened(call, (origin + 1) % call.link.size, block)),
     )),
     "a tile is left out": ("causal", "zigzag", ((Call, "tiles", without_the_last_tile),)),
@@ -125,7 +125,7 @@ MISTAKES = {  # case, layout, changes
         (tiles, "edges", lambda how, n, m: edges(how, n, m + 1)),
     )),
     "a seed of each rank": ("dropout", "contiguous", (
-        (Call, "seed", property(lambda call: call.link.rank)),
+        (Tile, "dropped", lambda tile, x: dropped(replace(tile, call=replace(tile.call, seed=tile.call.link.rank)), x)),
     )),
     "dropout by local places": ("dropout", "contiguous", (
         (philox.Draws, "at", lambda self, i, j, dtype: at(self, i - i.min(), j, dtype)),

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from mistaken_rings import MISTAKES, with_mistake
-from ring_cases import CASES, LAYOUTS, distances, narrow, nested
 
+from mistaken_rings import MISTAKES, with_mistake
 from ranks import ranks
+from ring_cases import CASES, LAYOUTS, distances, narrow, nested
 
 
 @pytest.fixture(scope="module")
