@@ -40,7 +40,7 @@ COMPARED = changed=$$($(PY) tools/nb.py changed); [ -z "$$changed" ] || $(KERNEL
 CHECKS := $(DONE)/pairs $(DONE)/ledger $(DONE)/made $(DONE)/pages $(DONE)/notebooks
 LEDGER := chapters/ledger.md
 
-.PHONY: book test test-adapters check html chapter chapter-rows chapter-notebook env lab notebooks text ledger fresh-ledger pages museum trained second-order rounding misprints proofs portable lint mutants exact-mutants identities wild wheel accessible clean help
+.PHONY: book test test-adapters check html chapter chapter-rows chapter-notebook env lab notebooks text ledger fresh-ledger pages museum trained second-order rounding ring misprints proofs portable lint mutants exact-mutants identities wild wheel accessible clean help
 
 help:
 	@echo 'make book        check every page and notebook, then build _build/html'
@@ -58,6 +58,7 @@ help:
 	@echo 'make trained     train the transformer of the chapter on training again (minutes)'
 	@echo 'make second-order  measure time and memory of the derivatives of attention again (20 minutes)'
 	@echo 'make rounding    measure again how much of the bounds of rounding right programs use (minutes)'
+	@echo 'make ring        train a small model over two processes; errors, bytes and tiles of attention over four (minutes)'
 	@echo 'make misprints   try every one-symbol misprint of every displayed formula'
 	@echo 'make proofs      prove every displayed formula that is algebraic, in exact arithmetic'
 	@echo 'make lint        ruff, mypy and codespell'
@@ -190,6 +191,11 @@ second-order: $(READY)
 
 rounding: $(READY)
 	$(PY) benchmarks/rounding.py --jobs $(JOBS)
+
+# Tokens over several processes: an example, errors beside one process, bytes and tiles.
+ring: $(READY)
+	$(PY) examples/ring.py
+	$(PY) benchmarks/ring.py
 
 misprints: $(READY)
 	$(PY) -m attnmath.page misprints

@@ -61,7 +61,7 @@ def formula(name, ranks, h, m, d_k, d_v, itemsize, **_):
     )
 
 
-def sent(group, layout="contiguous", dtype=torch.float64, **sizes):
+def sent(group, layout="contiguous", dtype=torch.float64, sizes=SIZES):
     """name: the bytes that this rank has sent for it."""
     found = {}
     for derivative in COSTS:
