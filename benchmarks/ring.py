@@ -15,11 +15,10 @@ import torch
 import attnmath
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))
+from attnmath.torch.ring.messages import WIDTH
 from ranks import ranks
 from ring_cases import CASES, LAYOUTS, distances
 from ring_faults import computed, formula, sent
-
-from attnmath.torch.ring.messages import WIDTH
 
 RESULTS = Path(attnmath.__file__).parent / "book" / "ring.json"
 MOST = 4  # ranks
@@ -46,7 +45,7 @@ def equalities(some):
 
 
 def costs(some):
-    """The bytes that each rank sends for a pass alone, and their formula; the tiles of each rank under a causal mask."""
+    """The bytes that a rank sends for a pass alone, and their formula; the tiles of each under a causal mask."""
     rows = []
     for size in range(2, MOST + 1):
         counts = some.run(size, sent, "zigzag", torch.float64, SIZES)
