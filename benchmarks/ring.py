@@ -15,7 +15,7 @@ import torch
 import attnmath
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))
-from attnmath.torch.ring.messages import WIDTH
+from attnmath.torch.ring_messages import WIDTH
 from ranks import ranks
 from ring_cases import CASES, LAYOUTS, distances
 from ring_faults import computed, formula, sent

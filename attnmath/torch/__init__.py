@@ -8,7 +8,7 @@ operators  the same as operators, which PyTorch records as one
 kernels    first derivatives by PyTorch's own kernels, where these are right
 strips     to second order, strip by strip of the rows
 higher     of every order, strip by strip
-ring       ring_attention: tokens spread over processes
+ring       ring_attention: tokens spread over processes; its messages, passes and tiles
 layouts    which tokens stand on which
 products   sums over the keys, products and their factors
 tiles      what a call is cut into

@@ -8,8 +8,10 @@ from unittest.mock import patch
 import torch
 
 from attnmath.torch import philox, ring
+from attnmath.torch import ring_messages as messages
+from attnmath.torch import ring_passes as passes
+from attnmath.torch import ring_tiles as tiles
 from attnmath.torch.higher import total
-from attnmath.torch.ring import messages, passes, tiles
 from ring_cases import distances
 
 closed, opened = passes.closed, passes.opened

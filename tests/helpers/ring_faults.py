@@ -11,8 +11,9 @@ import torch.distributed as dist
 from torch.func import jvp
 
 from attnmath.torch import ring_attention
+from attnmath.torch import ring_messages as messages
+from attnmath.torch import ring_tiles as tiles
 from attnmath.torch.layouts import positions
-from attnmath.torch.ring import messages, tiles
 from ring_cases import drawn
 
 SIZES = dict(h=2, n=24, m=18, d_k=4, d_v=6)

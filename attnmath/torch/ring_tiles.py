@@ -20,7 +20,7 @@ from attnmath.torch.higher import Program, total
 from attnmath.torch.how import How
 from attnmath.torch.layouts import positions
 from attnmath.torch.philox import Draws
-from attnmath.torch.ring.messages import TALLY, Link
+from attnmath.torch.ring_messages import TALLY, Link
 from attnmath.torch.tiles import edges
 
 NUMBERS = {"cpu": 2**19}  # of one tile, in all heads

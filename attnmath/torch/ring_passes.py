@@ -18,7 +18,7 @@ from torch.autograd import Function, forward_ad
 from attnmath.torch.higher import Program, cotangent, tangent
 from attnmath.torch.how import keep, without_autocast
 from attnmath.torch.products import Derivatives
-from attnmath.torch.ring.tiles import GRADIENTS, TANGENTS, Call
+from attnmath.torch.ring_tiles import GRADIENTS, TANGENTS, Call
 
 
 class Attention(Function):

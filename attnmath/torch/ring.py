@@ -7,12 +7,13 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from attnmath.torch import asked
+from attnmath.torch.asked import NAME as OF_ONE
+from attnmath.torch.asked import TENSOR_DTYPES, check_call
 from attnmath.torch.how import How
 from attnmath.torch.layouts import LAYOUTS, positions
-from attnmath.torch.ring.messages import NAME, Link
-from attnmath.torch.ring.passes import Attention
-from attnmath.torch.ring.tiles import Call
+from attnmath.torch.ring_messages import NAME, Link
+from attnmath.torch.ring_passes import Attention
+from attnmath.torch.ring_tiles import Call
 from attnmath.torch.sdpa import canonical, cast, scaled_dot_product_attention, slopes_and_sinks
 from attnmath.torch.tiles import broadcast_leading
 
@@ -71,7 +72,15 @@ def ring_attention(
         return scaled_dot_product_attention(
             query, key, value, attn_mask, *options[:4], softcap=softcap, sinks=sinks, window=window
         )
-    tensors = canonical(query, key, value, attn_mask, slopes_and_sinks(None, sinks), enable_gqa)
+    return spread(link, query, key, value, attn_mask, options, layout)
+
+
+def spread(
+    link: Link, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: tuple, layout: Layout
+) -> Tensor:
+    """The same of checked arguments."""
+    enable_gqa, sinks = options[3], options[5]
+    tensors = canonical(query, key, value, mask, slopes_and_sinks(None, sinks), enable_gqa)
     if not enable_gqa:
         tensors = [x if x is None else x.unsqueeze(-3) for x in tensors]
     Q, K, V, mask, S = tensors
@@ -101,9 +110,9 @@ def with_sinks(O: Tensor, L: Tensor, s: Tensor) -> Tensor:
 def check(query: Any, key: Any, value: Any, mask: Any, options: tuple, layout: Any) -> None:
     """Raises TypeError or ValueError for what this rank alone can see."""
     try:
-        asked.check_call(query, key, value, None, *(*options, None))
+        check_call(query, key, value, None, *(*options, None))
     except (TypeError, ValueError) as error:
-        raise type(error)(str(error).replace(asked.NAME, NAME, 1)) from None
+        raise type(error)(str(error).replace(OF_ONE, NAME, 1)) from None
     lengths = query.shape[-2], key.shape[-2]
     if isinstance(layout, str):
         if layout not in LAYOUTS:
@@ -146,7 +155,7 @@ def agreed(
     softcap, window = None if softcap is None else float(softcap), window or (None, None)
     how = How(scale, bool(is_causal), float(dropout_p), None, softcap, *window)
     alike = {
-        "dtype": asked.TENSOR_DTYPES.index(Q.dtype), "d_k": Q.shape[-1], "d_v": V.shape[-1],
+        "dtype": TENSOR_DTYPES.index(Q.dtype), "d_k": Q.shape[-1], "d_v": V.shape[-1],
         "layout": LAYOUTS.index(layout) if isinstance(layout, str) else len(LAYOUTS),
         "options": zlib.crc32(repr((how, bool(enable_gqa), sinks is None, mask is None)).encode()),
     }  # fmt: skip
