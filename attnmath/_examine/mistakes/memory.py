@@ -77,14 +77,16 @@ def _in_empty_rows(number: float) -> Callable[[Steps, np.ndarray], np.ndarray]:
 
 
 def empty_rows(case: Case, means: Conventions) -> Wordings:
-    nan, mean = _in_empty_rows(np.nan), steps.UNIFORM_ROWS["P"]
+    nan = _in_empty_rows(np.nan)
     if "empty row" in case.traits:
         yield "they are NaN", {"P": nan, "P_back": nan}
         yield "they are NaN in the output", {"P": nan}
         yield "they are NaN", {"P": nan, "P_back": nan, "dA": steps.zero_without_keys}
-        yield "their weights are 1/m", {"P": mean, "P_back": mean}
-        yield "their weights are 1/m in the output", {"P": mean}
-        yield "their weights are 1/m, without a gradient of the scores", steps.UNIFORM_ROWS
+        for word, weight in (("uniform", "1/m"), ("sum", "1")):
+            changes = steps.EMPTY_ROWS[word]
+            yield f"their weights are {weight}", steps.EMPTY_ROWS[f"{word} with gradient"]
+            yield f"their weights are {weight} in the output", {"P": changes["P"]}
+            yield f"their weights are {weight}, without a gradient of the scores", changes
 
 
 MEMORY: list[Mistake] = [
