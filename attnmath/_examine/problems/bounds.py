@@ -23,9 +23,9 @@ from attnmath._examine.problems.steps import (
     StepChanges,
     Steps,
     changes_of_empty_rows,
+    empty_weight,
     grouped,
     nan_where_touched,
-    weight_without_keys,
 )
 from attnmath._examine.problems.tiled_bounds import tiled_answer
 from attnmath._words.arrays import T, rowsum, sum_to, visible
@@ -117,7 +117,7 @@ def whole_bounds(case: Case, means: Conventions, f: Model) -> Answer:
     asking = np.where(empty & spread_out, 0.0, Q)
     x, w = rounding.Inputs(asking, K, V, B, gamma, R, dO), _weights_off(f, asking, K, B, gamma)
     if spread_out:
-        weight = weight_without_keys(means.empty, m)
+        weight = empty_weight(means.empty, m)
         w = w._replace(P=np.where(empty, weight, w.P), P_off=np.where(empty, m * weight, 1.0) * w.P_off)
     P, P_off = factor(f, x, w)
     O, O_off = rounding.output_off(f, x, P, P_off)

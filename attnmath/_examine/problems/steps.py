@@ -197,17 +197,17 @@ def rows_without_keys(s: Steps) -> np.ndarray:
     return np.isneginf(s.A).all(-1, keepdims=True)
 
 
-def weight_without_keys(empty: str | None, m: int) -> float:
+def empty_weight(empty: str | None, m: int) -> float:
     """What each of m keys weighs for a query that may attend to nothing; 1 where m is lost in the log-sum-exp."""
     return {"uniform": 1 / m, "sum": 1.0}.get((empty or "").split(" ")[0], 0.0)
 
 
 def _mean(s: Steps, P: np.ndarray) -> np.ndarray:
-    return np.where(rows_without_keys(s), weight_without_keys("uniform", P.shape[-1]), P)
+    return np.where(rows_without_keys(s), empty_weight("uniform", P.shape[-1]), P)
 
 
 def _sum(s: Steps, P: np.ndarray) -> np.ndarray:
-    return np.where(rows_without_keys(s), weight_without_keys("sum", P.shape[-1]), P)
+    return np.where(rows_without_keys(s), empty_weight("sum", P.shape[-1]), P)
 
 
 def zero_without_keys(s: Steps, P: np.ndarray) -> np.ndarray:

@@ -13,16 +13,7 @@ import numpy as np
 from attnmath._examine.layer.running_error import Bounded, softmax_bounded
 from attnmath._examine.problems.bounds import STORED_AFTER, program, right_and_bounds
 from attnmath._examine.problems.case import ARRAYS, Case, Conventions
-from attnmath._examine.problems.steps import (
-    EMPTY_ROWS,
-    STEPS,
-    Step,
-    Steps,
-    downstream,
-    grouped,
-    plain_softmax,
-    weight_without_keys,
-)
+from attnmath._examine.problems.steps import STEPS, Step, Steps, downstream, empty_weight, grouped, plain_softmax
 from attnmath._words.arrays import T, rowsum
 from attnmath.rounding.formats import Model, nearest
 
@@ -190,10 +181,8 @@ class SecondSteps(Steps):
 
     def spread(self, P: Any) -> Any:
         """The weights, all alike in the rows of queries without keys where the conventions say so."""
-        if self.means.empty not in EMPTY_ROWS:
-            return P
-        weight = weight_without_keys(self.means.empty, P.shape[-1])
-        return self.where(self.hidden.all(-1, keepdims=True), weight, P)
+        weight = empty_weight(self.means.empty, P.shape[-1])
+        return self.where(self.hidden.all(-1, keepdims=True), weight, P) if weight else P
 
     def shown(self, x: Any) -> Any:
         """Zero at keys that are hidden, and in rows without keys where nothing passes through these."""
