@@ -19,6 +19,7 @@ from attnmath._examine.contract.state import given_back
 from attnmath._examine.diagnosis.examination import Examination
 from attnmath._examine.diagnosis.reference import checked_reference
 from attnmath._examine.problems.case import USUAL_SCALES, Conventions, scale_number
+from attnmath._examine.problems.steps import EMPTY_ROWS
 from attnmath._examine.report.display import Progress
 from attnmath._examine.report.report import Report
 from attnmath._examine.second.calls import NoDerivatives, checked_second
@@ -32,7 +33,7 @@ DEMANDS = {
     "causal": ("upper_left", "lower_right"),
     "groups": ("blocks", "interleaved", "none"),
     "scale": tuple(USUAL_SCALES),
-    "empty": ("zero", "uniform", "uniform with gradient", "nan"),
+    "empty": ("zero", *EMPTY_ROWS, "nan"),
     "inside": ("float32", "float64"),
     "dropout": tuple(DROPOUT_FORMS),
     "fill": ("-1e4", "-1e9"),

@@ -321,6 +321,7 @@ def test_scale_of_weights_that_do_not_move():
 EMPTY = {
     "zero": lambda P, empty: np.where(empty, 0, P),
     "uniform": lambda P, empty: np.where(empty, 1 / P.shape[-1], P),
+    "sum": lambda P, empty: np.where(empty, 1.0, P),
     "nan": lambda P, empty: np.where(empty, np.nan, P),
 }
 

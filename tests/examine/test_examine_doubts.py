@@ -190,6 +190,136 @@ def test_nan_that_leaves_its_row_is_a_hazard():
     assert "nan_spreads" in [x.name for x in report.hazards]
 
 
+# ---- rows without keys that give the sum of the values ------------------------------------------
+
+
+def less_its_logarithm(A):
+    """exp(A - L): where all scores are one large number, the logarithm of m is lost in L, and each weight is 1."""
+    return torch.exp(A - A.logsumexp(-1, keepdim=True))
+
+
+def replaced(q, k, v, mask=None):
+    A = scores(q, k)
+    return less_its_logarithm(A if mask is None else A.masked_fill(~mask, torch.finfo(A.dtype).min)) @ v
+
+
+def added(q, k, v, mask=None):
+    return less_its_logarithm(scores(q, k) + (0.0 if mask is None else torch.where(mask, 0.0, -1e30).to(q))) @ v
+
+
+def in_tiles(q, k, v, mask=None):
+    A = scores(q, k) if mask is None else torch.where(mask, scores(q, k), torch.finfo(q.dtype).min)
+    L = torch.full_like(A[..., :1], torch.finfo(q.dtype).min)
+    for tile in A.split(3, -1):
+        L = torch.logaddexp(L, tile.logsumexp(-1, keepdim=True))
+    return sum(torch.exp(tile - L) @ values for tile, values in zip(A.split(3, -1), v.split(3, -2)))
+
+
+def divided_by_one(q, k, v, mask=None):
+    """The sum of a row is put right where it hides everything, and was no 0: a finite number had been added."""
+    A = scores(q, k) if mask is None else scores(q, k).masked_fill(~mask, -1e30)
+    E = torch.exp(A - A.amax(-1, keepdim=True).detach())
+    return E / (E.sum(-1, keepdim=True) if mask is None else E.sum(-1, keepdim=True).where(mask.any(-1, True), 1.0)) @ v
+
+
+def causally(q, k, v, causal=False):
+    n, m = q.shape[-2], k.shape[-2]
+    return replaced(q, k, v, torch.ones(n, m, dtype=torch.bool).tril(m - n) if causal else None)
+
+
+class ByHand:
+    """In NumPy; with the weights of rows without keys forward and back, and what is put in place of their dA."""
+
+    def __init__(self, forth=1.0, back=1.0, dA=lambda P, dP: 0 * P):
+        self.forth, self.back, self.dA = forth, back, dA
+
+    def weights(self, q, k, mask, without):
+        A = np.where(mask, q @ k.swapaxes(-1, -2) * q.dtype.type(q.shape[-1] ** -0.5), -np.inf)
+        empty = ~(mask & np.ones(A.shape, bool)).any(-1, keepdims=True)
+        E = np.exp(A - np.where(empty, 0, A.max(-1, keepdims=True)))
+        P = E / np.where(empty, 1, E.sum(-1, keepdims=True))
+        return np.where(empty, without(P) if callable(without) else without, P).astype(q.dtype), empty
+
+    def forward(self, q, k, v, mask=True):
+        return self.weights(q, k, mask, self.forth)[0] @ v
+
+    def backward(self, do, q, k, v, mask=True):
+        P, empty = self.weights(q, k, mask, self.back)
+        dP, gamma = do @ v.swapaxes(-1, -2), q.dtype.type(q.shape[-1] ** -0.5)
+        dA = gamma * np.where(empty, self.dA(P, dP), P * (dP - (P * dP).sum(-1, keepdims=True))).astype(q.dtype)
+        return dA @ k, dA.swapaxes(-1, -2) @ q, P.swapaxes(-1, -2) @ do
+
+
+def flows(P, dP):
+    return P * (dP - (P * dP).sum(-1, keepdims=True))
+
+
+def mean(P):
+    return np.full(P.shape, 1 / P.shape[-1])
+
+
+def odd(P):
+    return np.where(np.arange(P.shape[-2])[:, None] % 2, 1 / P.shape[-1], 1.0)
+
+
+SUMS = {
+    "replaced": (replaced, "sum"), "added": (added, "sum with gradient"), "in tiles": (in_tiles, "sum"),
+    "divided by one": (divided_by_one, "sum"), "causal": (causally, "sum"), "by hand": (ByHand(), "sum"),
+    "by hand, it flows": (ByHand(dA=flows), "sum with gradient"),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", SUMS)
+def test_rows_without_keys_may_give_the_sum_of_the_values(name, dtype):
+    fn, policy = SUMS[name]
+    fns = (fn.forward, fn.backward) if isinstance(fn, ByHand) else (fn,)
+    report = report_on(*fns, options=["causal" if fn is causally else "mask"], dtype=dtype)
+    assert report.right and report.conventions.empty == policy, str(report)
+    assert all(p.passed for p in report.problems) and any("empty row" in p.traits for p in report.problems)
+    assert f"for rows that may attend to nothing: {policy}" in report.sentence
+    assert f"empty rows {policy}" in " ".join(str(report).split())
+    assert "empty_row_sum" in names(report)
+
+
+def test_a_sum_in_rows_without_keys_that_is_demanded_and_one_that_is_not():
+    assert "empty_row_sum" not in names(report_on(replaced, options=["mask"], conventions={"empty": "sum"}))
+    assert report_on(added, options=["mask"], conventions={"empty": "sum"}).wrong
+    other = report_on(replaced, options=["mask"], conventions={"empty": "zero"})
+    assert other.wrong and names(other)[0] == "empty_row_nan" and "their weights are 1" in other.sentence
+
+
+def test_second_derivatives_where_rows_without_keys_give_the_sum():
+    for fn in replaced, added:
+        report = report_on(fn, options=["mask"], dtype="float64", jvp=True, vjp_vjp=True)
+        assert report.right, str(report)
+
+
+def part_of_the_keys(P):
+    """A sum where fewer than three keys are seen."""
+    seen = (P > 0).sum(-1, keepdims=True)
+    return P * np.where(seen < 3, seen, 1).astype(P.dtype)
+
+
+class InRowsWithKeys(ByHand):
+    def weights(self, *given):
+        P, empty = super().weights(*given)
+        return np.where(empty, P, part_of_the_keys(P)), empty
+
+
+@pytest.mark.parametrize("fn, name", [
+    (ByHand(back=mean), "empty_row_back"), (ByHand(back=0.0), "empty_row_back"),
+    (ByHand(forth=mean), "empty_row_back"), (ByHand(forth=mean, dA=flows), "empty_row_back"),
+    (ByHand(odd, odd), "empty_row_other"), (ByHand(dA=lambda P, dP: P * dP), "empty_row_other"),
+    (InRowsWithKeys(), None), (ByHand(dA=lambda P, dP: 1.01 * flows(P, dP)), "empty_row_other"),
+])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_what_is_no_sum_or_passes_back_other_than_that(fn, name, dtype):
+    report = report_on(fn.forward, fn.backward, options=["mask"], dtype=dtype)
+    assert report.wrong and (name is None or names(report)[0] == name), str(report)
+    assert all("empty row" in p.traits for p in report.problems if p.failed) == (name is not None)
+
+
 # ---- more axes, other sizes, longer calls -------------------------------------------------------
 
 

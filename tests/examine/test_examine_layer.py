@@ -256,7 +256,8 @@ class Masked(Own):
             y = F.scaled_dot_product_attention(q, k, v, B)
         else:
             A = q @ k.mT / 2
-            P = (A.masked_fill(hidden, fill) if self.how == "in place" else A + B).softmax(-1)
+            A = A.masked_fill(hidden, fill) if self.how in ("in place", "summed") else A + B
+            P = torch.exp(A - A.logsumexp(-1, keepdim=True)) if "summed" in self.how else A.softmax(-1)
             y = (torch.where(hidden.all(-1, keepdim=True), 0.5 * P, P) if self.how == "half" else P) @ v
         return self.out_proj(y.transpose(1, 2).flatten(-2))
 
@@ -266,6 +267,7 @@ EMPTY = [
     ("in place", None, "uniform", []), ("added", -1e9, "unmasked", ["empty_row_unmasked"]),
     ("half", None, None, ["empty_row_other"]), ("fused", float("-inf"), "zero", []),
     ("in place", float("-inf"), "nan", ["empty_row_nan"]),
+    ("summed", None, "sum", ["empty_row_sum"]), ("added and summed", None, "sum with gradient", ["empty_row_sum"]),
 ]
 
 
@@ -281,10 +283,12 @@ def test_what_an_empty_row_gives_is_said(how, fill, policy, hazards, axes):
     x = torch.randn(1, 4, 12, dtype=torch.float64)
     Y = module(x, attn_mask=keep)
     db_V, right = torch.autograd.grad(Y.sum(), module.v_proj.bias)[0], 4 * module.out_proj.weight.sum(0)
-    times = {"uniform": 4 if how == "fused" else 1, "zero": 0, "nan": np.nan, None: 0.5}.get(policy, 1)
+    summed = str(policy).startswith("sum")
+    times = {"uniform": 4 if how == "fused" else 1, "sum": 4, "sum with gradient": 4, "zero": 0, "nan": np.nan, None: 0.5}.get(policy, 1)
     assert torch.allclose(db_V, times * right, equal_nan=True)
     mean = (module(x) if policy == "unmasked" else module.out_proj(module.v_proj(x).mean(1, keepdim=True)))
-    as_said = policy in ("uniform", "uniform with gradient", "unmasked")
+    mean = module.out_proj(module.v_proj(x).sum(1, keepdim=True)) if summed else mean
+    as_said = summed or policy in ("uniform", "uniform with gradient", "unmasked")
     assert torch.allclose(Y, mean.expand_as(Y)) == as_said
 
 

@@ -154,7 +154,7 @@ def test_what_is_always_causal_is_compared_with_what_is_causal():
     assert abs(got - want) > 0.1
 
 
-@pytest.mark.parametrize("empty", ["uniform", "nan"])
+@pytest.mark.parametrize("empty", ["uniform", "sum", "nan"])
 def test_rows_that_give_something_else_where_they_are_empty_are_left_out(empty):
     """The lines' right side gives 0 there: what is wrong in these rows alone has no lines."""
     candidate, called = Candidate(Program(), options=OPTIONS, dtype="float32"), []

@@ -155,12 +155,13 @@ def test_a_softmax_in_float32_inside_of_float64():
 # ---- empty rows -----------------------------------------------------------------------------------------
 
 
-def filled(case, fill):
-    """Written out in PyTorch, with the mask as fill says."""
+def filled(case, fill, summed=False):
+    """Written out in PyTorch, with the mask as fill says; summed: by the log-sum-exp, which is -1e30 itself."""
     leaves = [torch.tensor(x).requires_grad_() for x in (case.Q, case.K, case.V)]
     Q, K, V = leaves
     K, V = (x.repeat_interleave(Q.shape[1] // K.shape[1], 1) for x in (K, V))
-    O = torch.softmax(fill(Q @ K.mT * case.gamma(UPPER), torch.tensor(case.keep)), -1) @ V
+    A = fill(Q @ K.mT * case.gamma(UPPER), torch.tensor(case.keep))
+    O = (torch.exp(A - A.logsumexp(-1, keepdim=True)) if summed else torch.softmax(A, -1)) @ V
     found = torch.autograd.grad(O, leaves, torch.tensor(case.dO))
     return Answer(*(x.detach().numpy() for x in (O, *found)))
 
@@ -170,6 +171,7 @@ FILLS = {
     "uniform with gradient": lambda A, keep: A + torch.where(keep, 0.0, -1e30),
     "nan": lambda A, keep: A.masked_fill(~keep, -torch.inf),
 }
+FILLS |= {policy.replace("uniform", "sum"): FILLS[policy] for policy in ("uniform", "uniform with gradient")}
 
 
 @pytest.mark.parametrize("policy", [*FILLS, "zero", None])
@@ -177,7 +179,7 @@ def test_empty_rows_by_policy(policy):
     case = case_of(dtype="float64", mask="empty")
     means = replace(UPPER, empty=policy)
     want, off = right_and_bounds(case, means, "float64")
-    got = filled(case, FILLS[policy]) if policy in FILLS else PROGRAMS["default"](case, "float64")
+    got = filled(case, FILLS[policy], policy.startswith("sum")) if policy in FILLS else PROGRAMS["default"](case, "float64")
     judged = judge_answer(got, want, off, "float64")
     assert all(j.passed for j in judged.values())
     empty = ~case.seen(means).any(-1)
@@ -187,8 +189,9 @@ def test_empty_rows_by_policy(policy):
         assert not np.isnan(off.O[~empty]).any()
         assert judge_answer(got._replace(dK=got.dK * 0), want, off, "float64")["dK"].passed, "left out"
     else:
-        assert want.O[empty].any() == (policy in FILLS) and want.dQ[empty].any() == (policy == "uniform with gradient")
-        others = {"uniform", "uniform with gradient", "zero"} - {policy or "zero"}
+        flows = str(policy).endswith("with gradient")
+        assert want.O[empty].any() == (policy in FILLS) and want.dQ[empty].any() == flows
+        others = {*FILLS, "zero"} - {policy or "zero", "nan"}
         for other in others:
             mistaken = judge_answer(right_answer(case, replace(UPPER, empty=other)), want, off, "float64")
             assert not all(j.passed for j in mistaken.values()), other

@@ -238,8 +238,8 @@ def readings(asked: Conventions, read: Conventions, some: Sequence[Case]) -> Ite
     tabled = read.pieces is not None and read.pieces.table is not None  # where a scale of 1 is usual too
     if asked.scale is None and read.scale != "1/sqrt(d_k)" and not (tabled and read.scale == "1"):
         yield replace(read, scale=None), True
-    if read.empty == "uniform" and any(case.keep is not None for case in some):
-        yield replace(read, empty="uniform with gradient"), True
+    if read.empty in ("uniform", "sum") and any(case.keep is not None for case in some):
+        yield replace(read, empty=f"{read.empty} with gradient"), True
     yield read, False
     if read.causal is None and any(case.causal for case in some):
         yield replace(read, causal="upper_left"), False

@@ -16,7 +16,7 @@ from attnmath._examine.diagnosis.fresh import fresh_trials, sharpened, shortened
 from attnmath._examine.diagnosis.gate import Ask, Edit, Proof, Threshold, changes_of, edits_of, proof, reached
 from attnmath._examine.diagnosis.mechanisms import flushed, replayed, rounded_somewhere, sameness, without_name
 from attnmath._examine.diagnosis.trial import SHAPES_DIFFER, Failure
-from attnmath._examine.mistakes.memory import MEMORY
+from attnmath._examine.mistakes.memory import MEMORY, PASSED_BACK
 from attnmath._examine.mistakes.mistakes import GENERATED, IN_TILES, MISTAKES
 from attnmath._examine.mistakes.modes import BACK_NAMES, IN_WAY_BACK, KERNELS, OWN
 from attnmath._examine.mistakes.parts import Part, parts_of
@@ -25,7 +25,7 @@ from attnmath._examine.problems.case import Case
 from attnmath._examine.problems.steps import Mistake, StepChanges
 from attnmath._examine.report.report import Finding
 
-NAMED = [*WRONG_PIECES, *MISTAKES, *MEMORY]
+NAMED = [*WRONG_PIECES, PASSED_BACK, *MISTAKES, *MEMORY]
 HEAD_MISTAKES = [*NAMED, *GENERATED]
 GENERATED_NAMES = {m.name for m in (*GENERATED, *IN_TILES)}
 MOST_TERMS = 6  # readings of the separate terms

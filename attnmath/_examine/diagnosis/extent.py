@@ -110,8 +110,12 @@ def other_scale(candidate: Candidate, asked: str | None, means: Conventions) -> 
 
 
 def unusual(means: Conventions, told: Conventions) -> list[Finding]:
-    """A scale or an order of heads that nobody demanded and that is unusual; a number in place of -inf."""
+    """A scale, an order of heads or a sum that nobody demanded and that is unusual; a number in place of -inf."""
     found, scale = [], means.scale
+    if told.empty is None and str(means.empty).startswith("sum"):
+        title = "a row that may attend to nothing gives the sum of all values, m times their mean, and dV to match"
+        cure = "hide with -inf, and give 0 where a row is hidden; or keep a row's maximum and its sum apart"
+        found.append(Finding("hazard", "empty_row_sum", title, None, "chapters/empty_rows.md", cure))
     if fill := means.fill:
         title = f"what is hidden has {fill} added to its score, not -inf: a score beyond that comes through"
         found.append(Finding("hazard", "finite_fill", title, cure="mask with -inf"))

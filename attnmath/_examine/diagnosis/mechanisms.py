@@ -21,6 +21,9 @@ PROPERTIES = {  # what all failing problems have one of
                   "divide by the sum of a row only where it is not 0"),
     ("poison",): ("hidden_leaks", "what a mask hides comes through", "a hidden weight is exactly 0"),
 }
+NOT_ALIKE = ("empty_row_other",
+             "rows that may attend to nothing are not alike, or pass back what does not belong to their output",
+             "the weights 1 for a sum and 1/m for a mean, forward and back; or 0")
 REPRODUCED = 0.97  # of the entries: where a number lies between two of a format, either may come
 
 
@@ -128,6 +131,8 @@ def without_name(trials: Sequence[Failure], why: str = "") -> Finding:
     name, cure = "unnamed", None
     for traits, (known, words, advice) in PROPERTIES.items():
         if not any(f.case.traits.isdisjoint(traits) for f in failures):
+            if known == "empty_row_nan" and first.means.empty in steps.EMPTY_ROWS:
+                known, words, advice = NOT_ALIKE
             name, cure, title = known, advice, f"{words} ({_property(failures)}, {when})"
     evidence = f"in the problem '{first.case.name}' with {', '.join(sorted(first.case.traits))}"
     return Finding("unnamed", name, title, first.where(sorted(first.wrong)), cure=cure,

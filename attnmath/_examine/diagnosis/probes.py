@@ -205,15 +205,16 @@ def read_empty(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng)
     if answer is None:
         return read_empty(candidate, means, replace(sizes, n=sizes.m), rng) if sizes.n < sizes.m else (None, [])
     hidden = np.s_[:1] if "n" not in (means.mask_axes or "n") else np.s_[:]  # one item, or a row of each
-    row, mean = answer.O[hidden, :, 0], case.V.mean(2)[hidden]
+    row, mean = answer.O[hidden, :, 0], case.V[:, case.owner(means)].mean(2)[hidden]
     if np.isnan(row).any():
         return "nan", []
     if not row.any():
         return "zero", []
-    if np.abs(row - mean).max() < 1:
-        flows = answer.dQ is not None and answer.dQ[hidden, :, 0].any()
-        return "uniform with gradient" if flows else "uniform", []
-    title = "a row whose keys are all hidden gives neither zero, nor the mean of the values, nor NaN"
+    for word, times in (("uniform", 1), ("sum", case.sizes["m"])):
+        if np.abs(row - times * mean).max() < times:
+            flows = answer.dQ is not None and answer.dQ[hidden, :, 0].any()
+            return f"{word} with gradient" if flows else word, []
+    title = "a row whose keys are all hidden gives neither zero, nor the mean or the sum of the values, nor NaN"
     return None, [Finding("unnamed", "empty_unexplained", title)]
 
 

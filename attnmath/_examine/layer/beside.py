@@ -15,8 +15,7 @@ from attnmath._examine.layer.run import forward, returned
 from attnmath._examine.layer.running_error import right_output
 from attnmath._examine.layer.tried import Tried
 from attnmath._examine.problems import steps
-from attnmath._examine.problems.case import Conventions
-from attnmath._examine.problems.steps import StepChanges, changes_of_empty_rows
+from attnmath._examine.problems.steps import EMPTY_ROWS, StepChanges
 from attnmath._examine.report.report import Finding
 from attnmath.rounding.formats import unit_roundoff
 
@@ -24,19 +23,17 @@ SEED = 0  # of the smallest problem
 EMPTY = "chapters/empty_rows.md"
 NEAR = 2.0**-6  # of an array's largest number: what is hidden by -1e9 loses digits of its scores
 TIMES = "gradients times m"
-UNIFORM, FLOWING = (changes_of_empty_rows(Conventions(empty=x))[0] for x in ("uniform", "uniform with gradient"))
-ONES: StepChanges = {"P_back": lambda s, P: np.where(steps.rows_without_keys(s), 1.0, P)}  # exp(A - L), rounded
 POLICIES: dict[str, list[StepChanges]] = {
-    "uniform": [UNIFORM],
-    "uniform with gradient": [FLOWING],
-    TIMES: [{**x, **steps.FROM_O, **ONES} for x in (FLOWING, UNIFORM)],
+    **{word: [changes] for word, changes in EMPTY_ROWS.items()},
+    TIMES: [{**changes, **steps.FROM_O, "P": EMPTY_ROWS["uniform"]["P"]}  # exp(A - L), rounded, on the way back
+            for word, changes in EMPTY_ROWS.items() if word.startswith("sum")],
     "unmasked": [{"B": lambda s, B: np.where(np.isneginf(B).all(-1, keepdims=True), 0.0, B)}],
 }
 UNUSUAL_POLICIES: dict[str | None, tuple[str, str]] = {
     TIMES: ("empty_row_times_m", "gives the mean of the values, and gradients that are too large, by a factor of"
             " the number of keys"),
     "unmasked": ("empty_row_unmasked", "reads all keys as if nothing were hidden"),
-    None: ("empty_row_other", "gives neither 0 nor the mean of the values nor NaN"),
+    None: ("empty_row_other", "gives neither 0 nor the mean or the sum of the values nor NaN"),
 }
 
 

@@ -168,8 +168,8 @@ def _examined(
     if done and not findings:
         findings += inference(known, results[0][0])
         hazards, empty = empty_rows(known)
-        hazards += unusual(means, told)
         means = means.told(empty=empty)
+        hazards += unusual(means, told)
         if empty is not None and told.empty not in (None, empty):
             title = f"a row that may attend to nothing gives {empty}, and {told.empty} is demanded"
             findings.append(Finding("mistake", f"empty_row_{empty}", title, formula="chapters/empty_rows.md"))

@@ -77,16 +77,31 @@ def _in_empty_rows(number: float) -> Callable[[Steps, np.ndarray], np.ndarray]:
 
 
 def empty_rows(case: Case, means: Conventions) -> Wordings:
-    nan, mean = _in_empty_rows(np.nan), steps.UNIFORM_ROWS["P"]
+    nan = _in_empty_rows(np.nan)
     if "empty row" in case.traits:
         yield "they are NaN", {"P": nan, "P_back": nan}
         yield "they are NaN in the output", {"P": nan}
         yield "they are NaN", {"P": nan, "P_back": nan, "dA": steps.zero_without_keys}
-        yield "their weights are 1/m", {"P": mean, "P_back": mean}
-        yield "their weights are 1/m in the output", {"P": mean}
-        yield "their weights are 1/m, without a gradient of the scores", steps.UNIFORM_ROWS
+        for word, weight in (("uniform", "1/m"), ("sum", "1")):
+            changes = steps.EMPTY_ROWS[word]
+            yield f"their weights are {weight}", steps.EMPTY_ROWS[f"{word} with gradient"]
+            yield f"their weights are {weight} in the output", {"P": changes["P"]}
+            yield f"their weights are {weight}, without a gradient of the scores", changes
 
 
+def passed_back(case: Case, means: Conventions) -> Wordings:
+    """Where such a row gives something by convention: the weights of another convention on the way back alone."""
+    if "empty row" in case.traits and means.empty in steps.EMPTY_ROWS:
+        yield "as if it gave 0", {"P_back": steps.zero_without_keys}
+        for word, said in (("uniform", "the mean of the values"), ("sum", "their sum")):
+            if word not in means.empty:
+                yield f"as if it gave {said}", {"P_back": steps.EMPTY_ROWS[word]["P_back"]}
+
+
+PASSED_BACK = Mistake(
+    "empty_row_back", "what a row that may attend to nothing passes back does not belong to its output",
+    passed_back, BACK, "the way back has the weights of the way forward: 1/m for a mean, 1 for a sum",
+)
 MEMORY: list[Mistake] = [
     Mistake("input_strides", "an input is read as if it were contiguous", input_strides, ATTENTION,
             "use its strides, or copy it first"),

@@ -30,7 +30,7 @@ def aligned(case: Case, means: Conventions) -> Wordings:
 def seen_as(word: str, change: StepChanges) -> Wordings:
     """Another mask; a query that it leaves without a key has zeros, or the mean of all values."""
     yield word, change
-    yield f"{word}; a row without keys is uniform".removeprefix("; "), {**change, **steps.UNIFORM_ROWS}
+    yield f"{word}; a row without keys is uniform".removeprefix("; "), {**change, **steps.EMPTY_ROWS["uniform"]}
 
 
 def causal_shifted(case: Case, means: Conventions) -> Wordings:

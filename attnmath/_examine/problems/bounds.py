@@ -18,7 +18,15 @@ import numpy as np
 
 from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath._examine.problems.measured import measured_bounds
-from attnmath._examine.problems.steps import StepChanges, Steps, changes_of_empty_rows, grouped, nan_where_touched
+from attnmath._examine.problems.steps import (
+    EMPTY_ROWS,
+    StepChanges,
+    Steps,
+    changes_of_empty_rows,
+    empty_weight,
+    grouped,
+    nan_where_touched,
+)
 from attnmath._examine.problems.tiled_bounds import tiled_answer
 from attnmath._words.arrays import T, rowsum, sum_to, visible
 from attnmath._words.tolerance import ALIKE, CONSTANT, DEVIATIONS, SCATTER
@@ -100,7 +108,7 @@ def whole_bounds(case: Case, means: Conventions, f: Model) -> Answer:
     B = heads(B)
     empty = np.all(np.isneginf(B), -1, keepdims=True)
     seen = ~np.all(np.isneginf(B), (2, 3))[..., None]
-    spread_out = means.empty in ("uniform", "uniform with gradient")
+    spread_out = means.empty in EMPTY_ROWS
     if spread_out:  # an empty row has the same scores everywhere
         B, seen = np.where(empty, 0.0, B), seen | np.any(empty, (2, 3))[..., None]
     K, V = (np.where(seen, x, 0.0)[:, :, None] for x in (case.K, case.V))  # nothing comes from others
@@ -108,10 +116,13 @@ def whole_bounds(case: Case, means: Conventions, f: Model) -> Answer:
     R = None if case.R is None else heads(case.R)
     asking = np.where(empty & spread_out, 0.0, Q)
     x, w = rounding.Inputs(asking, K, V, B, gamma, R, dO), _weights_off(f, asking, K, B, gamma)
+    if spread_out:
+        weight = empty_weight(means.empty, m)
+        w = w._replace(P=np.where(empty, weight, w.P), P_off=np.where(empty, m * weight, 1.0) * w.P_off)
     P, P_off = factor(f, x, w)
     O, O_off = rounding.output_off(f, x, P, P_off)
     dA, dA_off = rounding.scores_vjp(f, x, w, O, O_off)
-    if means.empty == "uniform":
+    if spread_out and "dA" in EMPTY_ROWS[str(means.empty)]:
         dA, dA_off = np.where(empty, 0.0, dA), np.where(empty, 0.0, dA_off)
     S, S_off = gamma * dA, grown(abs(gamma) * dA, abs(gamma) * dA_off, f.entries, f.least_stored)
     dQ, dK, dV = (

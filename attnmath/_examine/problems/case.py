@@ -38,7 +38,7 @@ class Conventions:
     causal: str | None = None  # "upper_left" or "lower_right"
     groups: str | None = None  # "blocks": head h reads h // (H/G); "interleaved": h mod G; "none"
     scale: str | None = None  # "1/sqrt(d_k)", "1", "1/d_k", ..., or a number: "0.7", "1/sqrt(32)"
-    empty: str | None = None  # "zero", "uniform", "uniform with gradient", "nan"
+    empty: str | None = None  # "zero", "nan", "uniform", "sum"; the last two also "... with gradient"
     inside: str | None = None  # the format of the softmax, where it is not the candidate's dtype
     mask_axes: str | None = None  # as "bm"; None: whatever can be broadcast against the scores
     bias_axes: str | None = None

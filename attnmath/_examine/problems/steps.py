@@ -197,8 +197,17 @@ def rows_without_keys(s: Steps) -> np.ndarray:
     return np.isneginf(s.A).all(-1, keepdims=True)
 
 
+def empty_weight(empty: str | None, m: int) -> float:
+    """What each of m keys weighs for a query that may attend to nothing; 1 where m is lost in the log-sum-exp."""
+    return {"uniform": 1 / m, "sum": 1.0}.get((empty or "").split(" ")[0], 0.0)
+
+
 def _mean(s: Steps, P: np.ndarray) -> np.ndarray:
-    return np.where(rows_without_keys(s), 1 / P.shape[-1], P)
+    return np.where(rows_without_keys(s), empty_weight("uniform", P.shape[-1]), P)
+
+
+def _sum(s: Steps, P: np.ndarray) -> np.ndarray:
+    return np.where(rows_without_keys(s), empty_weight("sum", P.shape[-1]), P)
 
 
 def zero_without_keys(s: Steps, P: np.ndarray) -> np.ndarray:
@@ -206,14 +215,17 @@ def zero_without_keys(s: Steps, P: np.ndarray) -> np.ndarray:
     return np.where(rows_without_keys(s), 0.0, P)
 
 
-UNIFORM_ROWS: StepChanges = {"P": _mean, "P_back": _mean, "dA": zero_without_keys}  # for a query without keys
+EMPTY_ROWS: dict[str, StepChanges] = {  # by convention, what differs from rows that are zero
+    "uniform": {"P": _mean, "P_back": _mean, "dA": zero_without_keys},
+    "uniform with gradient": {"P": _mean, "P_back": _mean},
+    "sum": {"P": _sum, "P_back": _sum, "dA": zero_without_keys},
+    "sum with gradient": {"P": _sum, "P_back": _sum},
+}
 
 
 def changes_of_empty_rows(means: Conventions) -> tuple[StepChanges, ...]:
     """The steps that differ from those of rows that are zero."""
-    if means.empty == "uniform":
-        return (UNIFORM_ROWS,)
-    return ({"P": _mean, "P_back": _mean},) if means.empty == "uniform with gradient" else ()
+    return (EMPTY_ROWS[means.empty],) if means.empty in EMPTY_ROWS else ()
 
 
 def nan_where_touched(case: Case, means: Conventions) -> Answer:

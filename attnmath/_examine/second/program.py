@@ -13,7 +13,7 @@ import numpy as np
 from attnmath._examine.layer.running_error import Bounded, softmax_bounded
 from attnmath._examine.problems.bounds import STORED_AFTER, program, right_and_bounds
 from attnmath._examine.problems.case import ARRAYS, Case, Conventions
-from attnmath._examine.problems.steps import STEPS, Step, Steps, downstream, grouped, plain_softmax
+from attnmath._examine.problems.steps import STEPS, Step, Steps, downstream, empty_weight, grouped, plain_softmax
 from attnmath._words.arrays import T, rowsum
 from attnmath.rounding.formats import Model, nearest
 
@@ -180,15 +180,14 @@ class SecondSteps(Steps):
     # queries that may attend to nothing
 
     def spread(self, P: Any) -> Any:
-        """The weights, equal in the rows of queries without keys where the conventions say so."""
-        if self.means.empty not in ("uniform", "uniform with gradient"):
-            return P
-        return self.where(self.hidden.all(-1, keepdims=True), 1 / P.shape[-1], P)
+        """The weights, all alike in the rows of queries without keys where the conventions say so."""
+        weight = empty_weight(self.means.empty, P.shape[-1])
+        return self.where(self.hidden.all(-1, keepdims=True), weight, P) if weight else P
 
     def shown(self, x: Any) -> Any:
         """Zero at keys that are hidden, and in rows without keys where nothing passes through these."""
         empty = self.hidden.all(-1, keepdims=True)
-        passes = self.means.empty == "uniform with gradient"
+        passes = str(self.means.empty).endswith("with gradient")
         return self.where(self.hidden & ~empty | (empty & (not passes)), 0.0, x)
 
 
