@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from attnmath import attention_jvp, attention_vjp, rounding
-from attnmath.page.scenes.cast import drawn, positive
-from attnmath.page.scenes.settings import causal, filling, hidden, setting, three
+from attnmath import attention_jvp, attention_map, attention_vjp, rounding
+from attnmath.page.scenes.cast import drawn, made, positive
+from attnmath.page.scenes.settings import Change, Setting, causal, divided, filling, hidden, setting, three
 from attnmath.rounding import bounds, tangents
-from attnmath.rounding.formats import model
+from attnmath.rounding.formats import Model, float64, model
 from attnmath.rounding.heads import stepwise_head, stepwise_jvp
 
 from ._head import HEAD
@@ -27,6 +27,7 @@ def in_format(values: dict, sizes: dict, dtype: str) -> None:
     head = stepwise_head(dO, *x, dtype)
     values["u"] = np.array([[f.sums]])
     n, m = sizes["n"], sizes["m"]
+    values["theta"], values["hat P"] = head.theta, head.P
     values["t"], values["s"], values["w"] = (values["u"] * k for k in (m + 9, n + 9, n * m + 12))
     values["eta"], values["bar P"] = np.where(np.isinf(values["B"]), 0, w.eta), w.P_off
     values["bar O"], values["bar L"] = bound.O, bound.L[:, None]
@@ -86,13 +87,21 @@ def cancelling(values: dict, sizes: dict) -> None:
     values["dO"] = abs(values["dO"]) * np.sign(values["V"][:1])
 
 
+@filling
+def at_the_limit(values: dict, sizes: dict, *parts: str) -> None:
+    """All errors as large as they may be, and values that are positive: the bound is reached."""
+    for name in parts:
+        values[name] = values[name] * 0 + 1
+    values["V"] = values["V"] * values["V"]
+
+
 SIZES = {"n": 4, "m": 5, "d_k": 2, "d_v": 3}
 ERRORS = HEAD.plus(
     drawn("c") | positive("u") | drawn("E, U, epsilon, F"), name="errors", sizes=SIZES,
     settings=(*three(306, n=3, m=4, d_k=5, d_v=2), setting("masked", 307, causal())),
 )
 ROUNDING = HEAD.plus(
-    positive("u, t, s, w") | drawn("eta, bar P, bar L, bar O, hat L, hat O, U, epsilon, F")
+    positive("u, t, s, w") | drawn("eta, bar P, bar L, bar O, theta, hat L, hat O, hat P, U, epsilon, F")
     | drawn("bar U, bar epsilon, bar F, bar Q, bar K, bar V, bar B, bar gamma")
     | drawn("tilde Q, tilde K, tilde V, tilde B, tilde gamma, M, nu, S, N, bar M, bar nu, bar S, bar N"),
     name="rounding", sizes=SIZES,
@@ -107,4 +116,107 @@ ROUNDING = HEAD.plus(
     ),
 )
 
-CASTS = ERRORS, ROUNDING
+
+def nothing(values: dict, sizes: dict) -> None:
+    """No other change."""
+
+
+def allowed(seed: int, bounds: Change, *parts: str, limit: Change = nothing) -> tuple[Setting, ...]:
+    """Errors that are some part of the largest, and errors at the limit."""
+    small = divided(512, "u"), divided(8, *parts)
+    return (
+        setting("a part of what is allowed", seed, *small, bounds),
+        setting("all that is allowed", seed + 1, *small, at_the_limit(*parts), limit, bounds,
+                n=3, m=4, d_k=5, d_v=2),
+    )
+
+
+def exponents(values: dict, sizes: dict) -> None:
+    """How far the exponents may be off."""
+    f, given = rounding_of(values)
+    values["eta"] = bounds.weight_bounds(f, given).eta
+
+
+def statistic(values: dict, sizes: dict) -> None:
+    """D from the output or from the weights, and how far it may be off."""
+    f, given = rounding_of(values)
+    P, O = attention_map(*given[:5])[1], attention_map(*given[:5])[3]
+    dP, D = given.dO @ given.V.T, (given.dO * O).sum(1, keepdims=True)
+    u, m, d_v = f.sums, sizes["m"], sizes["d_v"]
+    w = bounds.weight_bounds(f, given)._replace(P=P, P_off=values["bar P"])
+    far = bounds.row_statistic(f, given, w, O, values["bar O"], dP, values["bar U"].copy())[1]
+    part = {k: values[k] for k in ("phi", "chi", "psi", "tau", "kappa", "rho", "omega")}
+    x = (given.dO * (O + part["phi"] * values["bar O"]) * np.exp((d_v + 3) * u * part["chi"])).sum(1, keepdims=True) - D
+    y = (P + part["psi"] * values["bar P"]) * (dP + part["tau"] * values["bar U"]) * np.exp((m + 3) * u * part["kappa"])
+    z = ((1 + part["rho"]) * x + (1 - part["rho"]) * (y.sum(1, keepdims=True) - D)) / 2
+    values["bar epsilon"], values["epsilon"] = far, np.exp(u * part["omega"]) * (D + z) - D
+
+
+def rounding_of(values: dict) -> tuple[Model, bounds.Inputs]:
+    """Everything rounded to one format with this u, without underflow."""
+    Q, K, V, B, gamma, dO, u = (float64(values[name]) for name in (*INPUTS, "dO", "u"))
+    given, u = bounds.Inputs(Q, K, V, B, gamma.item(), R=None, dO=dO), u.item()
+    return Model(u, u, u, *[0.0] * 4, exp_error=2.0, log_error=2.0), given
+
+
+def turned(letter: str) -> Change:
+    """A letter of the other sign."""
+    def change(values: dict, sizes: dict) -> None:
+        values[letter] = -values[letter]
+    return change
+
+
+EXPONENT = HEAD.plus(
+    positive("u") | drawn("phi: n m, chi: n m, psi: n m, kappa: m d_k, eta")
+    | made("theta", "why:rounding_exponent"),
+    name="errors of exponents", sizes=SIZES,
+    settings=allowed(310, exponents, "phi", "chi", "psi", "kappa"),
+)
+WEIGHTS = HEAD.plus(
+    positive("u, eta") | drawn("phi: n m, chi: n m, psi: n m, tau: n m, omega: n 1, kappa: n 1")
+    | made("t, bar L, bar P", "prp:rounding_weights") | made("hat L, hat P", "why:rounding_weights"),
+    name="errors of weights", sizes=SIZES,
+    settings=allowed(312, divided(64, "eta"), "phi", "chi", "psi", "tau", "omega", "kappa", limit=turned("kappa")),
+)
+OUTPUT = HEAD.plus(
+    positive("u, t, bar P") | drawn("phi: n m, chi: n m, omega: n d_v")
+    | made("bar O", "prp:rounding_output") | made("hat O", "why:rounding_output"),
+    name="errors of outputs", sizes=SIZES,
+    settings=allowed(314, divided(64, "t", "bar P"), "phi", "chi", "omega"),
+)
+WEIGHTS_VJP = HEAD.plus(
+    positive("u") | drawn("phi: n m, omega: m d_v")
+    | made("bar U", "prp:rounding_weights_vjp") | made("U", "why:rounding_weights_vjp"),
+    name="errors of dP", sizes=SIZES,
+    settings=allowed(316, nothing, "phi", "omega"),
+)
+STATISTIC = HEAD.plus(
+    positive("u, bar P, bar O, bar U")
+    | drawn("phi: n d_v, chi: n d_v, psi: n m, tau: n m, kappa: n m, rho: n 1, omega: n 1, epsilon, bar epsilon"),
+    name="errors of D", sizes=SIZES,
+    settings=allowed(318, statistic, "phi", "chi", "psi", "tau", "kappa", "rho", "omega"),
+)
+SCORES_VJP = HEAD.plus(
+    positive("u, bar P, bar U, bar epsilon")
+    | drawn("phi: n m, chi: n m, psi: n m, tau: n m, kappa: n m, omega: n 1")
+    | made("bar F", "prp:rounding_scores_vjp") | made("F", "why:rounding_scores_vjp"),
+    name="errors of dA", sizes=SIZES,
+    settings=allowed(320, divided(64, "bar P", "bar U", "bar epsilon"), "phi", "chi", "psi", "tau", "kappa", "omega",
+                     limit=turned("omega")),
+)
+VJP = HEAD.plus(
+    positive("u, t, bar P, bar F")
+    | drawn("phi: n m, chi: n m, psi: n m, rho: n m, omega: n d_k, kappa: m d_k, tau: m d_v")
+    | made("s, bar Q, bar K, bar V, bar B", "prp:rounding_vjp")
+    | made("tilde Q, tilde K, tilde V, tilde B", "why:rounding_vjp"),
+    name="errors of gradients", sizes=SIZES,
+    settings=allowed(322, divided(64, "t", "bar P", "bar F"), "phi", "chi", "psi", "rho", "omega", "kappa", "tau"),
+)
+SCALE_VJP = HEAD.plus(
+    positive("u, bar F") | drawn("phi: n m, chi: n m, psi: n m, kappa: m d_k, omega: number")
+    | made("w, bar gamma", "prp:rounding_scale_vjp") | made("tilde gamma", "why:rounding_scale_vjp"),
+    name="errors of the scale", sizes=SIZES,
+    settings=allowed(324, divided(64, "bar F"), "phi", "chi", "psi", "kappa", "omega"),
+)
+
+CASTS = (ERRORS, ROUNDING, EXPONENT, WEIGHTS, OUTPUT, WEIGHTS_VJP, STATISTIC, SCORES_VJP, VJP, SCALE_VJP)
