@@ -182,7 +182,7 @@ def _stepwise(X: np.ndarray, Y: np.ndarray, dtype: str, order: np.ndarray | None
 
 
 def _stepwise_weights(Q, K, B, gamma, r, product):
-    """Products of queries and keys, the largest score and the sum of each row, the weights, and their numerators."""
+    """Products of queries and keys, largest scores and sums of rows, weights and their numerators; r rounds."""
     QK = product(Q, K.T)
     A = r(r(gamma * QK) + B)
     top = A.max(1, keepdims=True)
