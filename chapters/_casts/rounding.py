@@ -4,13 +4,13 @@ import numpy as np
 
 from attnmath import attention_jvp, attention_map, attention_vjp, rounding
 from attnmath.page.scenes.cast import drawn, made, positive
-from attnmath.page.scenes.settings import causal, divided, filling, hidden, setting, three
+from attnmath.page.scenes.settings import causal, divided, filling, full, hidden, setting, three
 from attnmath.rounding import bounds, tangents
 from attnmath.rounding.formats import Model, float64, model
 from attnmath.rounding.heads import stepwise_head, stepwise_jvp
 
 from ._head import HEAD
-from ._rounded import allowed, nothing, turned
+from ._rounded import allowed, at_the_limit, nothing, turned
 
 INPUTS = ("Q", "K", "V", "B", "gamma")
 
@@ -172,7 +172,11 @@ EXPONENT = HEAD.plus(
     positive("u") | drawn("phi: n m, chi: n m, psi: n m, kappa: m d_k, eta")
     | made("theta", "why:rounding_exponent"),
     name="errors of exponents", sizes=SIZES,
-    settings=allowed(310, exponents, "phi", "chi", "psi", "kappa", **OTHER),
+    settings=(
+        *allowed(310, exponents, "phi", "chi", "psi", "kappa", **OTHER),
+        setting("all that is allowed, below zero", 334, divided(512, "u"),
+                at_the_limit("phi", "chi", "psi", "kappa"), turned("psi"), turned("gamma"), full("B", -40.0), exponents),
+    ),
 )
 WEIGHTS = HEAD.plus(
     positive("u, eta") | drawn("phi: n m, chi: n m, psi: n m, tau: n m, omega: n 1, kappa: n 1")
