@@ -323,7 +323,8 @@ def given_scale_ignored(q, k, v, is_causal=False, scale=None):
 # ---------------------------------------------------------------- the output is wrong: the causal rule
 
 
-@case(wrong=ALL, causal=(True,), right_with=FULL, source="https://github.com/zhuzilin/ring-flash-attention/issues/54")
+@case(wrong=ALL, causal=(True,), right_with=FULL,
+      source="https://github.com/zhuzilin/ring-flash-attention/issues/54")
 def causal_by_local_positions(q, k, v, is_causal=False, scale=None):
     """O is wrong under a causal mask, and with it dQ, dK, dV: every block is masked by the positions within the
     rank, earlier ones too much and later ones too little."""
@@ -953,7 +954,8 @@ class LayerOwnSlice(Layer):
     back = staticmethod(own_slice)
 
 
-@case(wrong=("dX",), **LAYER, gradient_of_parameters="part", source="https://github.com/NVIDIA/Megatron-LM/issues/3816")
+@case(wrong=("dX",), **LAYER, gradient_of_parameters="part",
+      source="https://github.com/NVIDIA/Megatron-LM/issues/3816")
 class LayerInputGathered(Layer):
     """The gradient of x is wrong, O and the weights' are right: x is gathered before W_K and W_V by an all_gather
     that gives back the rank's own slice of its own gradient."""
