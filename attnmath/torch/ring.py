@@ -1,6 +1,5 @@
 """Attention whose tokens are spread over the processes of a group, differentiable in every direction."""
 
-import zlib
 from math import prod
 from typing import Any, NoReturn
 
@@ -11,7 +10,7 @@ from attnmath.torch.asked import NAME as OF_ONE
 from attnmath.torch.asked import TENSOR_DTYPES, check_call
 from attnmath.torch.how import How
 from attnmath.torch.layouts import LAYOUTS, positions
-from attnmath.torch.ring_messages import NAME, Link
+from attnmath.torch.ring_messages import NAME, Link, number_of
 from attnmath.torch.ring_passes import Attention
 from attnmath.torch.ring_tiles import Call
 from attnmath.torch.sdpa import canonical, cast, scaled_dot_product_attention, slopes_and_sinks
@@ -19,6 +18,7 @@ from attnmath.torch.tiles import broadcast_leading
 
 Layout = str | tuple[Tensor, Tensor]
 MODULUS = 2**60  # of sums of squares, which have to fit into 64 bits
+FAR = 2**60  # beyond any key
 
 
 @torch.compiler.disable
@@ -48,11 +48,12 @@ def ring_attention(
     Blocks of keys and values go round, as messages from each rank to the next, so that a
     rank's memory grows with n_r + m_r; memory and messages are counted in the chapter ring.
     It has derivatives backward and forward, of every order, in every order (torch.autograd,
-    its forward_ad, torch.func with vmap), in which all ranks have to take part in the same
-    order. A loss is the sum of the ranks' losses; the gradient of a tensor that all ranks
-    have a copy of, as of sinks, is each rank's part of it. Dropout has one seed, drawn
-    from the default generator of rank 0, and drops what it drops in one process. A group of
-    one is scaled_dot_product_attention.
+    its forward_ad, torch.func with vmap), in which all ranks have to take part, in the same
+    order and with what needs a gradient alike. torch.compile leaves it as it is. A loss is
+    the sum of the ranks' losses; the gradient of a tensor that all ranks have a copy of, as
+    of sinks, is each rank's part of it. Dropout has one seed, drawn from the default
+    generator of rank 0, and drops what it drops in one process. A group of one is
+    scaled_dot_product_attention.
     Raises TypeError and ValueError as there, for a floating attn_mask, for a layout
     that does not fit to the lengths, and for a process that is not in the group; RuntimeError
     without a process group, and, on each rank, where ranks do not fit to each other, or
@@ -61,13 +62,9 @@ def ring_attention(
     """
     link = Link(group)
     options = dropout_p, is_causal, scale, enable_gqa, softcap, sinks, window
-    try:
+    with link.before_agreement():
         query, key, value = cast(query, key, value)
         check(query, key, value, attn_mask, options, layout)
-    except (TypeError, ValueError):
-        if link.size > 1:
-            link.agree(refused=1)
-        raise
     if link.size == 1 and isinstance(layout, str):
         return scaled_dot_product_attention(
             query, key, value, attn_mask, *options[:4], softcap=softcap, sinks=sinks, window=window
@@ -121,14 +118,16 @@ def check(query: Any, key: Any, value: Any, mask: Any, options: tuple, layout: A
         refuse(TypeError, f"layout is a {type(layout).__name__}", "a name, or the places of queries and of keys")
     else:
         for name, x, n in zip(("queries", "keys"), layout, lengths):
-            if x.dtype != torch.int64 or x.shape != (n,):
+            if x.dtype != torch.int64 or x.shape != (n,) or x.layout != torch.strided or x.device.type == "meta":
                 got = f"layout gives the {name} places of dtype {x.dtype} and shape {tuple(x.shape)}"
-                refuse(ValueError, got, f"torch.int64 and ({n},)")
+                refuse(ValueError, got, f"a dense tensor of torch.int64 and shape ({n},)")
     if mask is None:
         return
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         got = f"dtype {mask.dtype}" if isinstance(mask, Tensor) else f"type {type(mask).__name__}"
         refuse(TypeError, f"attn_mask has {got}", "torch.bool (True: may attend)")
+    if mask.device != query.device or mask.layout != torch.strided:
+        refuse(ValueError, f"attn_mask is on {mask.device}, {mask.layout}", f"to be dense and on {query.device}")
     if options[1]:
         refuse(ValueError, "attn_mask is given with is_causal=True", "one of the two")
     leads = [query.shape[:-2]] if options[3] else [x.shape[:-2] for x in (query, key, value)]
@@ -151,20 +150,24 @@ def agreed(
     lengths of some rank.
     """
     dropout_p, is_causal, scale, enable_gqa, softcap, sinks, window = options
-    scale = float(Q.shape[-1]) ** -0.5 if scale is None else float(scale)
-    softcap, window = None if softcap is None else float(softcap), window or (None, None)
-    how = How(scale, bool(is_causal), float(dropout_p), None, softcap, *window)
-    alike = {
-        "dtype": TENSOR_DTYPES.index(Q.dtype), "d_k": Q.shape[-1], "d_v": V.shape[-1],
-        "layout": LAYOUTS.index(layout) if isinstance(layout, str) else len(LAYOUTS),
-        "options": zlib.crc32(repr((how, bool(enable_gqa), sinks is None, mask is None)).encode()),
-    }  # fmt: skip
-    places = () if isinstance(layout, str) else layout
-    found = link.agree(
-        **alike, lead=prod(lead), n=Q.shape[-2], m=K.shape[-2], columns=1 if mask is None else mask.shape[-1],
-        seed=int(torch.randint(2**63 - 1, ())) if dropout_p and link.rank == 0 else 0,
-        places=sum(int(x.sum()) for x in places), squares=sum(int((x * x).sum()) for x in places) % MODULUS,
-    )  # fmt: skip
+    with link.before_agreement():
+        scale = float(Q.shape[-1]) ** -0.5 if scale is None else float(scale)
+        softcap = None if softcap is None else float(softcap)
+        window = [x if x is None else min(int(x), FAR) for x in window or (None, None)]
+        how = How(scale, bool(is_causal), float(dropout_p), None, softcap, *window)
+        alike = {
+            "dtype": TENSOR_DTYPES.index(Q.dtype), "lead": number_of(*lead),
+            "d_k": Q.shape[-1], "d_v": V.shape[-1],
+            "layout": LAYOUTS.index(layout) if isinstance(layout, str) else len(LAYOUTS),
+            "options": number_of(how, bool(enable_gqa), sinks is None, mask is None),
+        }  # fmt: skip
+        places = () if isinstance(layout, str) else layout
+        own = dict(
+            n=Q.shape[-2], m=K.shape[-2], columns=1 if mask is None else mask.shape[-1],
+            seed=int(torch.randint(2**63 - 1, ())) if dropout_p and link.rank == 0 else 0,
+            places=sum(int(x.sum()) for x in places), squares=sum(int((x * x).sum()) for x in places) % MODULUS,
+        )  # fmt: skip
+    found = link.agree(**alike, **own)
     n, m = sum(found["n"]), sum(found["m"])
     check_all(found, n, m, layout)
     shape = prod(lead[:-1]), lead[-1]

@@ -1,5 +1,6 @@
 """Messages round a ring of processes: blocks that pass on, sums that come home, headers that must agree."""
 
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ FIELDS = {  # of a header, and what is said of a rank where it differs; None: it
     "d_k": "it has another d_k",
     "d_v": "it has another d_v",
     "layout": "it has another layout",
-    "options": "it has other options",
+    "options": "it has other options (mask, dropout, causal, scale, groups, cap, sinks or window)",
     "bytes": "its message has another length",
 } | dict.fromkeys(["n", "m", "columns", "seed", "places", "squares"])
 WIDTH = 8 * len(FIELDS)  # bytes of a header: a whole number of 64 bits for each field
@@ -48,11 +49,13 @@ class Link:
             raise RuntimeError(f"{NAME}: this PyTorch was built without torch.distributed")
         if not dist.is_initialized():
             raise RuntimeError(f"{NAME}: there is no process group; call torch.distributed.init_process_group")
-        self.group = dist.group.WORLD if group is None else group
+        self.group: Any = dist.group.WORLD if group is None else group
+        if self.group is dist.GroupMember.NON_GROUP_MEMBER:
+            raise ValueError(f"{NAME}: group is one without this process; it needs to be one that has it")
+        if not isinstance(self.group, dist.ProcessGroup):
+            raise TypeError(f"{NAME}: group is a {type(group).__name__}; it needs to be a ProcessGroup")
         self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
         self.device = torch.device("cuda" if dist.get_backend(self.group) == "nccl" else "cpu")
-        if self.rank < 0:
-            raise ValueError(f"{NAME}: group is one without this process; it needs to be one that has it")
 
     def agree(self, **fields: int) -> dict[str, list[int]]:
         """What every rank has in each field, in the order of the ranks.
@@ -70,6 +73,16 @@ class Link:
         for rank, row in enumerate(rows):
             self.compare(rank, row, rows[self.rank] if rank != self.rank and not fields.get("refused") else row)
         return dict(zip(FIELDS, map(list, zip(*rows))))
+
+    @contextmanager
+    def before_agreement(self) -> Iterator[None]:
+        """The other ranks learn of what goes wrong on this one, and need not wait for it."""
+        try:
+            yield
+        except Exception:
+            if self.size > 1:
+                self.agree(refused=1)
+            raise
 
     def compare(self, rank: int, row: Sequence[int], want: Sequence[int]) -> None:
         """Raises RuntimeError if a header of a rank is not what is wanted."""
@@ -137,6 +150,11 @@ class Shift:
 def header(fields: dict[str, int], device: torch.device) -> Tensor:
     """The fields as numbers, 0 for those that are not given."""
     return torch.tensor([fields.get(name, 0) for name in FIELDS], dtype=torch.int64, device=device)
+
+
+def number_of(*things: Any) -> int:
+    """A number that stands for them in a header."""
+    return zlib.crc32(repr(things).encode())
 
 
 def count(messages: int, size: int) -> None:

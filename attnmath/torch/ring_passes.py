@@ -5,10 +5,8 @@ so are their derivatives of every order (attnmath/torch/higher.py): a block of k
 round with what belongs to it, and the sums on its side follow it home.
 """
 
-import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from math import prod
 from typing import Any
 
 import torch
@@ -18,6 +16,7 @@ from torch.autograd import Function, forward_ad
 from attnmath.torch.higher import Program, cotangent, tangent
 from attnmath.torch.how import keep, without_autocast
 from attnmath.torch.products import Derivatives
+from attnmath.torch.ring_messages import number_of
 from attnmath.torch.ring_tiles import GRADIENTS, TANGENTS, Call
 
 
@@ -47,7 +46,10 @@ class Attention(Function):
                     c_i.copy_(c_new)
                 return []
 
-            call.link.round(closed(call, K, V), call.keys, work, **header_of(call, "forward", Q, K, V))
+            fields = header_of(call, "forward", Q, K, V)
+            if call.copies > 1:  # else the call has agreed
+                call.link.agree(**fields)
+            call.link.round(closed(call, K, V), call.keys, work, **fields)
             return N / torch.where(s == 0, 1, s), torch.log(s), c
 
     @staticmethod
@@ -149,14 +151,19 @@ def over_ranks(call: Call, mask: Tensor | None) -> Callable:
 
 def over_copies(function: Any, size: int, dims: tuple, *inputs: Any) -> tuple:
     """A function over one more axis of its tensors: as many more heads, which draw the same factors."""
-    def more(x: Any, dim: int | None) -> Any:
-        if isinstance(x, Call):
-            return x.repeated(size)
-        if not isinstance(x, Tensor):
-            return x
-        return (x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)).flatten(0, 1)
+    where = next(i for i, x in enumerate(inputs) if isinstance(x, Call))
+    call, rest = inputs[where], list(zip(inputs[where + 1 :], dims[where + 1 :]))
+    heads = call.copies * call.shape[0]
 
-    found = function(*map(more, inputs, dims))
+    def more(x: Tensor | None, dim: int | None, is_mask: bool = False) -> Any:
+        if x is None or (is_mask and dim is None and len(x) == 1):
+            return x
+        x = x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
+        x = x.expand(size, heads, *x.shape[2:]) if is_mask else x
+        return x.flatten(0, 1)
+
+    mask, *others = (more(*pair, is_mask=not i) for i, pair in enumerate(rest))
+    found = function(*inputs[:where], call.repeated(size), mask, *others)
     return tuple(x.unflatten(0, (size, -1)) for x in found), (0,) * len(found)
 
 
@@ -183,5 +190,4 @@ def header_of(call: Call, work: Any, *inputs: Tensor | None) -> dict[str, int]:
     """What the headers of a pass say: what all have alike, and a number that stands for what is computed."""
     kind = (work.sides, work.shapes) if isinstance(work, Program) else work
     there = [x is not None for x in inputs]
-    number = zlib.crc32(repr((kind, there)).encode())
-    return {**dict(call.fields), "lead": call.copies * prod(call.shape), "work": number}
+    return {**dict(call.fields), "work": number_of(kind, there, call.copies)}

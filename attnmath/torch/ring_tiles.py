@@ -82,10 +82,13 @@ class Call:
 
 
 def pieces(places: Tensor, size: int) -> list[tuple[slice, int, int]]:
-    """Neighbours, at most so many, without a jump between their places; the least and the largest place."""
+    """Neighbours, at most so many; the least and the largest of their places.
+
+    There is no jump between them, unless places jump so often that the pieces would be short.
+    """
     steps = places.diff()
-    jumps = steps != steps.mode().values if len(steps) else steps
-    edges = [0, *(jumps.nonzero().flatten() + 1).tolist(), len(places)]
+    jumps = (steps != steps.mode().values).nonzero().flatten() + 1 if len(steps) else steps
+    edges = [0, *(jumps.tolist() if len(jumps) * FEWEST < len(places) + 4 * FEWEST else []), len(places)]
     found = []
     for start, stop in zip(edges, edges[1:]):
         for cut in range(start, stop, size):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from attnmath.page.scenes.settings import Change, Setting, divided, filling, setting
+from attnmath.page.scenes.settings import filling
 from attnmath.rounding import nearest, unit_roundoff
 
 
@@ -31,36 +31,3 @@ def row_sums(x: np.ndarray, r: Callable) -> np.ndarray:
     for column in x.T:
         total = r(total + column[:, None])
     return total
-
-
-# ---- errors that are a part of what is allowed ---------------------------------------------------
-
-
-def nothing(values: dict, sizes: dict) -> None:
-    """No other change."""
-
-
-def allowed(seed: int, bounds: Change, *parts: str, limit: Change = nothing, **sizes: int) -> tuple[Setting, ...]:
-    """Errors that are some part of the largest, and errors at the limit, in these sizes."""
-    small = divided(512, "u"), divided(8, *parts)
-    return (
-        setting("a part of what is allowed", seed, *small, bounds),
-        setting("all that is allowed", seed + 1, *small, at_the_limit(*parts), limit, bounds, **sizes),
-    )
-
-
-@filling
-def at_the_limit(values: dict, sizes: dict, *parts: str) -> None:
-    """All errors as large as they may be, and what is multiplied of one sign: bounds are reached."""
-    for name in parts:
-        values[name] = values[name] * 0 + 1
-    for name in ("Q", "K", "V", "B", "gamma", "dO"):
-        for letter in (name, f"dot {name}"):
-            if letter in values and letter != "B":
-                values[letter] = values[letter] * values[letter] / 4
-
-
-@filling
-def turned(values: dict, sizes: dict, letter: str) -> None:
-    """A letter of the other sign."""
-    values[letter] = -values[letter]

@@ -154,12 +154,31 @@ def nested(group):
         map_of_tangents=lambda f, x_dot: lambda x: vmap(lambda t: jvp(f, (x,), (t,))[1])(torch.stack([x_dot, x])),
         outside_of_func=outside_of_func,
     )
-    found = {}
+    seen = torch.rand(3, 2, 9, 9, generator=torch.Generator().manual_seed(0)) > 0.3
+    found = {"masks": max(masked(ring_attention, q, k, v, seen[:1, :1], rows, group, (0, None)),
+                          masked(ring_attention, q, k, v, seen[:1], rows, group, (0, None)),
+                          masked(ring_attention, q, k, v, seen, rows, group, (0, 0)),
+                          masked(ring_attention, q, k, v, seen[:, :1], rows, group, (None, 0)))}
     for name, way in ways.items():
         by_definition = (lambda f, x_dot: d(D(f, x_dot))) if way is outside_of_func else way
         want = by_definition(lambda q: one(q, k, v), q_dot)(q)[..., rows, :]
         found[name] = apart([way(lambda q: ring(q, *mine[1:]), q_dot[:, rows])(mine[0])], [want])
     return found
+
+
+def masked(ring, q, k, v, seen, rows, group, dims):
+    """How far gradients are off that are mapped over queries, or masks, or both."""
+    queries = q if dims[0] is None else torch.stack([q, 2 * q, -q])
+    seen = seen if dims[1] == 0 else seen[0]
+
+    def d(f):
+        return lambda q, seen: grad(lambda q: f(q, seen).pow(2).sum())(q)
+
+    want = vmap(d(lambda q, seen: plain(q, k, v, seen)), dims)(queries, seen)[..., rows, :]
+    got = vmap(d(lambda q, seen: ring(q, k[:, rows], v[:, rows], seen, group=group, layout="zigzag")), dims)(
+        queries[..., rows, :], seen[..., rows, :]
+    )
+    return apart([got], [want])
 
 
 def outside_of_func(f, x_dot):

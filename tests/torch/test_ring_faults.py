@@ -15,6 +15,7 @@ from ring_faults import (
     formula,
     held,
     named,
+    of_another_group,
     order,
     sent,
     sleep,
@@ -66,10 +67,12 @@ DIFFERENT = {
     "another d_k": (dict(d_k=5), "it has another d_k"),
     "another d_v": (dict(d_v=5), "it has another d_v"),
     "another layout": (dict(layout="zigzag"), "it has another layout"),
-    "causal": (dict(is_causal=True), "it has other options"),
-    "another scale": (dict(scale=0.3), "it has other options"),
-    "a mask": (dict(attn_mask=torch.ones(8, 18, dtype=torch.bool)), "it has other options"),
-    "sinks": (dict(sinks=torch.zeros(2).double()), "it has other options"),
+    "causal": (dict(is_causal=True), "it has other options (mask, dropout, causal, scale, groups, cap, sinks or window)"),
+    "leading axes in another order": (dict(h=1), "it has other leading axes"),
+    "a scale that is no float": (dict(scale=10**400), "its arguments were refused there"),
+    "another scale": (dict(scale=0.3), "it has other options (mask, dropout, causal, scale, groups, cap, sinks or window)"),
+    "a mask": (dict(attn_mask=torch.ones(8, 18, dtype=torch.bool)), "it has other options (mask, dropout, causal, scale, groups, cap, sinks or window)"),
+    "sinks": (dict(sinks=torch.zeros(2).double()), "it has other options (mask, dropout, causal, scale, groups, cap, sinks or window)"),
     "what is refused": (dict(scale="0.3"), "its arguments were refused there"),
     "no such layout": (dict(layout=3), "its arguments were refused there"),
 }
@@ -85,7 +88,7 @@ def test_ranks_that_do_not_fit_are_told_so(three, name):
             assert error is RuntimeError and message.startswith("ring_attention: rank 1 does not fit to rank")
             assert message.endswith(words)
         elif "refused" in words:
-            assert error is TypeError and (name == "no such layout") == ("layout is a int" in message)
+            assert error in (TypeError, OverflowError) and (name == "no such layout") == ("layout is a int" in message)
         else:
             assert message == f"ring_attention: rank 0 does not fit to rank 1: {words}"
     assert three.run(3, call, {})  # the group is as good as before
@@ -120,6 +123,15 @@ LENGTHS = [
 def test_lengths_and_places_that_do_not_fit(three, layout, queries, keys, words):
     for _, (error, message, _) in three.try_each(*((named, layout, n, m) for n, m in zip(queries, keys))):
         assert error is ValueError and message.startswith(f"ring_attention: {words}")
+
+
+def test_a_group_that_is_none(three):
+    for rank, (ok, found) in enumerate(three.try_each(*[(of_another_group,)] * 3)):
+        error, message, _ = found
+        assert not ok and (error, message) == (
+            (TypeError, "ring_attention: group is a str; it needs to be a ProcessGroup") if rank else
+            (ValueError, "ring_attention: group is one without this process; it needs to be one that has it")
+        )
 
 
 def test_without_a_group():
