@@ -107,3 +107,19 @@ def test_a_size_that_is_asserted_where_no_library_is_named():
 
     report = examine(Attention(), seed=0, smallest=False)
     assert report.right and "d_k = 80" in str(report)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_latents_that_all_heads_read_by_matrices_of_their_own_are_judged(share):
+    """No attention of the list in any layout, and of arrays with fewer axes: its gradients are still compared."""
+    def attention(q, k, v):
+        draw = torch.Generator().manual_seed(0)
+        up, out = (torch.randn(q.shape[2], q.shape[3], x.shape[-1], generator=draw, dtype=torch.float64).to(q) / 4
+                   for x in (k, v))
+        A = torch.einsum("bnhd,hdr,bmr->bhnm", q, up, k) * q.shape[-1] ** -0.5
+        v = share * v + (1 - share) * v.detach()
+        return torch.einsum("bhnm,bmr,hdr->bnhd", A.softmax(-1), v, out)
+
+    report = examine(attention, seed=0, smallest=False)
+    assert report.verdict == ("not in the list" if share == 1 else "wrong"), str(report)
+    assert report.conventions.layout in ("bhsd,bsd", "bshd,bsd")

@@ -105,6 +105,7 @@ def named(
         listed = [one for one in proofs if all(e.mistake in NAMED for e in one.edits)]
         first = [e.mistake for e in proofs[0].edits] if proofs else []
         # Others that give the same numbers say the same; other tiles do not.
+        listed = [one for one in listed if one.edits[0].mistake is PASSED_BACK] or listed  # the plainest by far
         proofs = listed or [one for one in proofs if [e.mistake for e in one.edits] == first]
         if proofs and (found := said(proofs, failures, len(trials), fresh, ask, more)):
             return found

@@ -136,7 +136,8 @@ def _of_sizes(
         rows, faults = _taken(candidate, means, sizes, layouts)
         if rows and rows.right > 0.5:
             return rows
-        best = best or (rows if layouts is not MORE_ORDERS else None)
+        if rows and (layouts is not MORE_ORDERS or "," in rows.layout):  # keys of fewer axes are no accident
+            best = best or rows
         now = {re.sub(r"0x[0-9a-f]+|\d+", "#", x.sentence) for x in faults if x}
         vain = 0 if now - said else vain + 1
         said |= now

@@ -92,10 +92,13 @@ def empty_rows(case: Case, means: Conventions) -> Wordings:
 def passed_back(case: Case, means: Conventions) -> Wordings:
     """Where such a row gives something by convention: the weights of another convention on the way back alone."""
     if "empty row" in case.traits and means.empty in steps.EMPTY_ROWS:
-        yield "as if it gave 0", {"P_back": steps.zero_without_keys}
-        for word, said in (("uniform", "the mean of the values"), ("sum", "their sum")):
+        other = {"uniform": "the mean of the values", "sum": "their sum"}
+        for word, said in other.items():
+            P_back = steps.EMPTY_ROWS[word]["P_back"]
             if word not in means.empty:
-                yield f"as if it gave {said}", {"P_back": steps.EMPTY_ROWS[word]["P_back"]}
+                yield f"as if it gave {said}", {"P_back": P_back}
+                yield f"as if it gave {said}", {"P_back": P_back, "dA": steps.zero_without_keys}
+        yield "as if it gave 0", {"P_back": steps.zero_without_keys}
 
 
 PASSED_BACK = Mistake(
