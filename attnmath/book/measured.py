@@ -120,10 +120,13 @@ def on_paper(each: dict) -> tuple[float, float]:
     """
     ranks, k, v = each["ranks"], each["d_k"], each["d_v"]
     own = each["n"] * each["h"] * each["itemsize"] / ranks
-    blocks = {"forward": 1, "backward": 2, "jvp": 2, "double backward": 5}[each["derivative"]]
-    numbers = {"forward": 2 * (k + v), "backward": 2 * (k + v), "jvp": 2 * (k + v), "double backward": 4 * k + 3 * v}
-    exchanged = numbers[each["derivative"]] * own / ranks
-    return (ranks - 1) * blocks * (k + v) * own, (ranks - 1) * exchanged
+    blocks, exchanged = {
+        "forward": (1, 2 * (k + v)),
+        "backward": (2, 2 * (k + v)),
+        "jvp": (2, 2 * (k + v)),
+        "double backward": (5, 4 * k + 3 * v),
+    }[each["derivative"]]
+    return (ranks - 1) * blocks * (k + v) * own, (ranks - 1) / ranks * exchanged * own
 
 
 def _table(first: str, heads: Any, rows: dict) -> Any:
