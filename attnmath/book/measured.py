@@ -25,6 +25,7 @@ LINES = {
     "ours jvp": "ours, JVP",
     "fused backward": "fused, backward",
 }
+PASSES = {"jvp": "tangent"}  # as the page calls them
 APPLICATIONS = {"mean_flow": "mean velocity", "penalised": "gradient penalty", "burgers": "Burgers"}
 
 
@@ -106,7 +107,7 @@ def tiles_table(data: dict) -> Any:
 
 def bytes_table(data: dict) -> Any:
     """What a rank sent, by running and by the formula; on paper, gathered keys and all-to-all instead."""
-    rows = {f"{each['derivative']}, {each['ranks']} ranks":
+    rows = {f"{PASSES.get(each['derivative'], each['derivative'])}, {each['ranks']} ranks":
             [f"{each[name]:,}" for name in ("sent", "formula")] + [f"{x:,.0f}" for x in on_paper(each)]
             for each in data["bytes"]}
     return _table("pass", ["sent", "formula", "gathered keys", "all-to-all"], rows)

@@ -35,7 +35,7 @@ RANKS = Cast(
 SHARED = Cast(
     name="weights that every rank has",
     sizes={"n": 3, "m": 4, "d": 6, "d_k": 2, "d_v": 5, "T": 3},
-    letters=drawn("X, W: d d_k, K, V, B: T T n m, gamma") | made("Q") | TILES,
+    letters=drawn("X, W, K, V, B: T T n m, gamma") | made("Q") | TILES,
     outputs=("O",),
     settings=three(931, n=4, m=2, d=3, d_k=5, d_v=6, T=2),
 )
@@ -47,7 +47,7 @@ BYTES = Cast(name="bytes of a rank", sizes={}, letters=positive("R, G, m, w, u, 
 SECONDS = Cast(
     name="seconds of a step",
     sizes={},
-    letters=positive("n, m, H, G, d, b, F, W"),
+    letters=positive("n, m, H, G, w, b, F, S"),
     settings=three(961),
 )
 
