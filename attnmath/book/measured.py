@@ -1,4 +1,4 @@
-"""What benchmarks/second_order.py and benchmarks/rounding.py have measured: tables and a figure."""
+"""What benchmarks/second_order.py, rounding.py and ring.py have measured: tables and a figure."""
 
 import json
 from importlib.resources import files
@@ -25,6 +25,7 @@ LINES = {
     "ours jvp": "ours, JVP",
     "fused backward": "fused, backward",
 }
+PASSES = {"jvp": "tangent"}  # as the page calls them
 APPLICATIONS = {"mean_flow": "mean velocity", "penalised": "gradient penalty", "burgers": "Burgers"}
 
 
@@ -90,6 +91,43 @@ def step_table(data: dict) -> Any:
             for name, each in data["applications"].items()}
     heads = ["tokens", "time, math / ours", "MiB, ours", "MiB, math"]
     return _table("step", heads, rows)
+
+
+def ring_record() -> dict[str, Any]:
+    """The record of what the ranks of a ring sent, and how many tiles each computed."""
+    return json.loads(files("attnmath.book").joinpath("ring.json").read_text("utf-8"))
+
+
+def tiles_table(data: dict) -> Any:
+    """The tiles that each rank computed under a causal mask, from rank 0 on."""
+    rows = {f"{each['layout']}, {each['ranks']} ranks": [", ".join(map(str, each["tiles"])), str(each["rows"])]
+            for each in data["tiles"]}
+    return _table("layout", ["tiles of each rank", "tiles in a row"], rows)
+
+
+def bytes_table(data: dict) -> Any:
+    """What a rank sent, by running and by the formula; on paper, gathered keys and all-to-all instead."""
+    rows = {f"{PASSES.get(each['derivative'], each['derivative'])}, {each['ranks']} ranks":
+            [f"{each[name]:,}" for name in ("sent", "formula")] + [f"{x:,.0f}" for x in on_paper(each)]
+            for each in data["bytes"]}
+    return _table("pass", ["sent", "formula", "gathered keys", "all-to-all"], rows)
+
+
+def on_paper(each: dict) -> tuple[float, float]:
+    """The bytes a rank sends if it gathers keys, and if it exchanges tokens for heads; no headers.
+
+    Keys are gathered again in each pass; after an exchange what came is kept. n is
+    the number of keys of all ranks, and of queries, whose heads are those of the keys.
+    """
+    ranks, k, v = each["ranks"], each["d_k"], each["d_v"]
+    own = each["n"] * each["h"] * each["itemsize"] / ranks
+    blocks, exchanged = {
+        "forward": (1, 2 * (k + v)),
+        "backward": (2, 2 * (k + v)),
+        "jvp": (2, 2 * (k + v)),
+        "double backward": (5, 4 * k + 3 * v),
+    }[each["derivative"]]
+    return (ranks - 1) * blocks * (k + v) * own, (ranks - 1) / ranks * exchanged * own
 
 
 def _table(first: str, heads: Any, rows: dict) -> Any:

@@ -74,3 +74,22 @@ def test_the_record_of_the_package_is_whole():
     assert "ours jvp" in data["long"]
     assert all(each["MiB"] < 256 and each["n"] == 65536 for each in data["long"].values())
     assert {*data["applications"]} == {*m.APPLICATIONS}
+
+
+def test_the_tables_of_a_ring_have_what_was_sent_and_the_other_ways_on_paper():
+    each = {"derivative": "forward", "ranks": 4, "sent": 1234, "formula": 1234, "n": 8, "h": 3, "d_k": 2, "d_v": 5,
+            "itemsize": 8}  # 2 keys of 3 heads on a rank, 7 numbers each
+    assert m.on_paper(each) == (3 * 2 * 3 * 7 * 8, 3 / 4 * 2 * 3 * 14 * 8)
+    assert m.on_paper(each | {"derivative": "backward"})[0] == 2 * m.on_paper(each)[0]
+    tiles = {"layout": "zigzag", "ranks": 2, "tiles": [18, 19], "rows": 8}
+    data = {"bytes": [each], "tiles": [tiles]}
+    assert m.bytes_table(data).data.endswith("| forward, 4 ranks | 1,234 | 1,234 | 1,008 | 504 |")
+    assert m.tiles_table(data).data.endswith("| zigzag, 2 ranks | 18, 19 | 8 |")
+
+
+def test_the_record_of_a_ring_is_whole():
+    data = m.ring_record()
+    assert data["header"] == 8 * 17
+    assert all(each["sent"] == each["formula"] > 0 for each in data["bytes"])
+    assert {each["derivative"] for each in data["bytes"]} == {"forward", "backward", "jvp", "double backward"}
+    assert all(len(each["tiles"]) == each["ranks"] for each in data["tiles"])
