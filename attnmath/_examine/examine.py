@@ -107,7 +107,7 @@ def examine(
     given = None if reference is None else checked_reference(reference)
     work = partial(_examined, fn, backward, how, told, seed, smallest, _words(without), given, second)
     if spread:
-        report = judged_over_ranks(work, (fn, backward), spread, time_limit, say, isolate)
+        report = judged_over_ranks(work, (fn, backward), spread, how, say, isolate)
     else:
         report = judged_apart(work, name_of(fn), time_limit, say) if isolate else work(say)
     say("")
@@ -117,9 +117,11 @@ def examine(
 def _examined(
     fn: Callable, backward: Callable | None, how: Mapping[str, Any], told: Conventions, seed: int, smallest: bool,
     without: frozenset[str], reference: Any, second: Mapping[str, Any], say: Callable[[str], None],
+    pool: Any = None,
 ) -> Report:
     """The report, in this process."""
-    candidate: Any = ranked(fn, backward, told.ranks, how) if told.ranks else Candidate(fn, backward, **how)
+    given = fn, backward
+    candidate: Any = ranked(*given, told.ranks, how, pool) if told.ranks else Candidate(*given, **how)
     examination = Examination(candidate, told, seed, say, without, reference)
     try:
         with given_back():

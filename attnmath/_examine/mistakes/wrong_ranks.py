@@ -1,6 +1,8 @@
 """What goes wrong where the tokens are spread over ranks: edits of blocks of rows and keys."""
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -135,6 +137,26 @@ def weighed(b: Blocks, A: np.ndarray, weight: Callable[[np.ndarray], np.ndarray]
     return P
 
 
+Weigh = Callable[[np.ndarray, np.ndarray], tuple[Any, Any, np.ndarray]]
+# From the log-sum-exp so far and that of the next part: the factors of what was there and of what is new, and
+# the log-sum-exp that is kept.
+IN_ORDER: dict[str, Weigh] = {
+    "the old and the new part have each other's weight": lambda L, p: (share(p, L), share(L, p), np.logaddexp(L, p)),
+    "the log-sum-exp stays that of the first part": lambda L, p: (share(L, p), share(p, L), L),
+    "the log-sum-exp is that of the last part": lambda L, p: (share(L, p), share(p, L), p),
+    "each step halves what was there and what is new": lambda L, p: (0.5, 0.5, p),
+    "what was there is not rescaled, what is new is": lambda L, p: (1.0, share(p, L), np.logaddexp(L, p)),
+    "what is new is not rescaled, what was there is": lambda L, p: (share(L, p), 1.0, np.logaddexp(L, p)),
+    "the output of the last step alone is there": lambda L, p: (0.0, 1.0, p),
+}
+
+
+def _ordered(b: Blocks, way: int, weigh: Weigh, A: np.ndarray) -> np.ndarray:
+    """The weights of parts that are merged one after another, the first as it is."""
+    with np.errstate(all="ignore"):
+        return merged_in_order(b, A, way, lambda L, p, t: weigh(L, p) if t else (0.0, 1.0, p))
+
+
 def merges(b: Blocks) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
     """Ways to merge parts wrongly, from scores to weights."""
     def there(x: np.ndarray) -> np.ndarray:
@@ -151,31 +173,8 @@ def merges(b: Blocks) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
         "each is divided by the sum of the row again": lambda A: steps.plain_softmax(A) * np.exp(
             -log_shift(steps.log_sum_exp(A))),
     }
-    finite = np.errstate(all="ignore")
     for way, words in b.ways:
-        def ordered(A: np.ndarray, weigh: Callable, way: int = way) -> np.ndarray:
-            with finite:
-                return merged_in_order(b, A, way, weigh)
-
-        found |= {
-            f"the old and the new part have each other's weight{words}":
-                lambda A, f=ordered: f(A, lambda L, p, t: (share(p, L), share(L, p), np.logaddexp(L, p)) if t
-                                       else (0.0, 1.0, p)),
-            f"the log-sum-exp stays that of the first part{words}":
-                lambda A, f=ordered: f(A, lambda L, p, t: (share(L, p), share(p, L), L) if t else (0.0, 1.0, p)),
-            f"the log-sum-exp is that of the last part{words}":
-                lambda A, f=ordered: f(A, lambda L, p, t: (share(L, p), share(p, L), p) if t else (0.0, 1.0, p)),
-            f"each step halves what was there and what is new{words}":
-                lambda A, f=ordered: f(A, lambda L, p, t: (0.5, 0.5, p) if t else (0.0, 1.0, p)),
-            f"what was there is not rescaled, what is new is{words}":
-                lambda A, f=ordered: f(A, lambda L, p, t: (1.0, share(p, L), np.logaddexp(L, p)) if t
-                                       else (0.0, 1.0, p)),
-            f"what is new is not rescaled, what was there is{words}":
-                lambda A, f=ordered: f(A, lambda L, p, t: (share(L, p), 1.0, np.logaddexp(L, p)) if t
-                                       else (0.0, 1.0, p)),
-            f"the output of the last step alone is there{words}":
-                lambda A, f=ordered: f(A, lambda L, p, t: (0.0, 1.0, p)),
-        }
+        found |= {f"{said}{words}": partial(_ordered, b, way, weigh) for said, weigh in IN_ORDER.items()}
     return found
 
 

@@ -81,7 +81,9 @@ class Over:
             found.append(mine)
         return found
 
-    def _asked(self, what: str, args: Sequence[Any], options: Mapping[str, Any], needed: Sequence[str]) -> list[Reply]:
+    def _asked(
+        self, what: str, args: Sequence[Any], options: Mapping[str, Any], needed: Sequence[str]
+    ) -> list[Reply]:
         """What each rank makes of its own part."""
         cut = [self._cut(x.detach(), self._axis(of)) for x, of in zip(args, "OQKV"[4 - len(args):])]
         each: list[dict[str, Any]] = [{} for _ in range(self.spread.ranks)]

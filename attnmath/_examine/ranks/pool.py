@@ -107,15 +107,15 @@ class Pool:
         """What has come of all ranks when each has answered, or when one has failed and the others had time."""
         found = Gathered({}, {}, {}, [])
         patience, failed = Patience(limit, self._used), False
-        while waiting := [r for r in range(self.ranks) if r not in found]:
+        while waiting := [r for r in range(self.ranks) if not found.has(r)]:
             ends = {self.there[r].pipe: r for r in waiting} | {self.there[r].process.sentinel: r for r in waiting}
             for end in connection.wait(list(ends), min(max(patience.next_look(), 0.0), 0.5)):
-                if ends[end] not in found:  # type: ignore[index]
+                if not found.has(ends[end]):  # type: ignore[index]
                     self._take(ends[end], found)  # type: ignore[index]
             if (found.raised or found.dead) and not failed:
                 failed, patience = True, Patience(GRACE, self._used)
             if patience.over():
-                found.late.extend(r for r in waiting if r not in found)
+                found.late.extend(r for r in waiting if not found.has(r))
                 break
         return found
 
@@ -142,9 +142,9 @@ class Pool:
             said = [f"rank {r} died ({how_it_ended(code)})" for r, code in found.dead.items()]
             return Fault("died", " and ".join(said))
         if found.raised:
-            (rank, first), others = next(iter(found.raised.items())), self.ranks - len(found.raised)
+            rank, first = next(iter(found.raised.items()))
             alike = {re.sub(r"\d+", "#", x) for x in found.raised.values()}
-            if not others and len(alike) == 1:
+            if len(found.raised) == self.ranks and len(alike) == 1:
                 return Fault("raises", first)
             waited = f"; {named(found.late)} waited for it" if found.late else ""
             return Fault("raises", f"rank {rank}: {first}{waited}")
@@ -153,9 +153,9 @@ class Pool:
             waiting = [r for r, (waits, _) in where.items() if waits]
             guilty = [r for r in found.late if r not in waiting] or found.late
             place = where.get(guilty[0], (False, ""))[1] if len(guilty) == 1 else ""
-            said = f"{named(guilty)} did not answer within {limit:g} s" + (f" ({place})" if place else "")
-            waited = [r for r in waiting if r not in guilty]
-            return Fault("hangs", said + (f"; {named(waited)} waited for it" if waited else ""))
+            late = f"{named(guilty)} did not answer within {limit:g} s" + (f" ({place})" if place else "")
+            others_wait = [r for r in waiting if r not in guilty]
+            return Fault("hangs", late + (f"; {named(others_wait)} waited for it" if others_wait else ""))
         return None
 
     def _where(self, rank: int) -> tuple[bool, str] | None:
@@ -178,8 +178,9 @@ class Gathered(NamedTuple):
     dead: dict[int, int | None]
     late: list[int]
 
-    def __contains__(self, rank: object) -> bool:
-        return any(rank in x for x in self)
+    def has(self, rank: int) -> bool:
+        """Whether anything is known of a rank."""
+        return rank in self.replies or rank in self.raised or rank in self.dead or rank in self.late
 
 
 def named(ranks: Sequence[int]) -> str:
@@ -232,7 +233,7 @@ def _end(there: list[One], folder: str) -> None:
 # ---- in the process -----------------------------------------------------------------------------
 
 
-def _rank(pipe: connection.Connection, rank: int, ranks: int, place: str, functions: tuple, device: Any,
+def _rank(pipe: connection.Connection, rank: int, ranks: int, place: str, functions: tuple[Function, Function | None], device: Any,
           parent: int) -> None:
     """Join the group, and answer one order after another; the process ends with the one that began it."""
     import torch
@@ -247,7 +248,7 @@ def _rank(pipe: connection.Connection, rank: int, ranks: int, place: str, functi
         faulthandler.register(signal.SIGUSR1, trace, all_threads=False)
     with silent():
         pipe.send_bytes(pickle.dumps(_joined(rank, ranks, place)))
-        served = Rank(*functions, device)
+        served = Rank(functions[0], functions[1], device)
         while True:
             try:
                 order = pickle.loads(pipe.recv_bytes())

@@ -60,7 +60,7 @@ def received_or_not(x: Any, device: Any = None) -> Any:
 
 
 class Order(NamedTuple):
-    """What a rank is to do: "forward", "back" (of the last forward), "pair" (a way back of its own), or "layer"."""
+    """What a rank is to do: "forward", "back" (of the last forward), or "pair" (a way back of its own)."""
 
     what: str
     args: Sequence[Sent] = ()
@@ -114,7 +114,8 @@ class Rank:
         found = {"O": O if isinstance(O, torch.Tensor) else None}
         said = {} if found["O"] is not None else {"returned": kind(O)}
         said |= {"beside": beside} if beside else {}
-        return self._reply(found, said | ({} if self.output is None else {"attached": "yes"}), order, given, options)
+        said |= {} if self.output is None else {"attached": "yes"}
+        return self._reply(found, said, order, given, options)
 
     def back(self, order: Order) -> Reply:
         """The gradients of what the last call was given."""
@@ -137,20 +138,16 @@ class Rank:
         said = {"list": "yes"} if isinstance(found, list) else {}
         return self._reply(dict(zip(GRADIENTS, found)), said, order, given, options)
 
-    def layer(self, order: Order) -> Reply:
-        """The output of a module and the gradients of its tokens and weights: see layer.py."""
-        from attnmath._examine.ranks.layer import on_rank
-
-        return on_rank(self.fn, order, self.device)
-
     def _given(self, order: Order) -> tuple[list[torch.Tensor], dict[str, Any]]:
         """What the functions are called with; random numbers begin anew."""
         torch.manual_seed(order.seed)
         options = {name: received_or_not(x, self.device) for name, x in order.options.items()}
         return [received(x, self.device) for x in order.args], options
 
-    def _reply(self, found: Mapping[str, Any], said: Mapping[str, str], order: Order, given: Sequence[torch.Tensor],
-               options: Mapping[str, Any]) -> Reply:
+    def _reply(
+        self, found: Mapping[str, Any], said: Mapping[str, str], order: Order, given: Sequence[torch.Tensor],
+        options: Mapping[str, Any],
+    ) -> Reply:
         """What was found, and which of what was given is no longer what it was."""
         names = ("do",) if order.what == "back" else ("do", *"qkv") if order.what == "pair" else tuple("qkv")
         pairs = [(name, x, y) for name, x, y in zip(names, given, order.args)]

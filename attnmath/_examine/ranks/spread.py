@@ -58,17 +58,22 @@ def spread_of(ranks: int | None, layout: str | None) -> Spread | None:
     return Spread(ranks, layout if named and layout else "contiguous")
 
 
-def ranked(fn: Any, backward: Any, spread: Spread, how: Mapping[str, Any]) -> Any:
+def ranked(fn: Any, backward: Any, spread: Spread, how: Mapping[str, Any], pool: Any) -> Any:
     """The candidate on its ranks: those that there are, or processes of this program."""
     from attnmath._examine.ranks.candidate import RankedCandidate
 
-    return RankedCandidate(fn, backward, spread, **{k: x for k, x in how.items() if k != "framework"})
+    return RankedCandidate(fn, backward, spread, pool=pool, **{k: x for k, x in how.items() if k != "framework"})
 
 
 def judged_over_ranks(
-    work: Callable[[Any], Any], functions: tuple[Any, Any], spread: Spread, time_limit: float, say: Any,
+    work: Callable[..., Any], functions: tuple[Any, Any], spread: Spread, how: Mapping[str, Any], say: Any,
     isolate: bool,
 ) -> Any:
-    """The report that work(say) makes, in a process of its own if asked."""
+    """The report that work(say, pool) makes: on the ranks that torchrun has begun, or in a process of its own."""
+    from attnmath._examine.ranks import launched
+
+    limit = how["time_limit"]
+    if launched.there(spread.ranks):
+        return launched.judged(work, launched.Launched(functions, limit, how["device"]), say)
     name = f"{name_of(functions[0])} {spread.words}"
-    return judged_apart(work, name, max(time_limit, 10.0), say) if isolate else work(say)
+    return judged_apart(work, name, max(limit, 10.0), say) if isolate else work(say)
