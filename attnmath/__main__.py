@@ -74,10 +74,10 @@ def _add_examine(commands: Any) -> None:
     add("--reference", metavar="FUNCTION", help="a plain function, called alike, that it has to agree with")
     add("--dtype", choices=DTYPES, help="the format of its numbers")
     add("--framework", choices=FRAMEWORKS, help="whose arrays it takes")
-    add("--layout", help="the order of its axes, such as bhsd or bshd, found out if not given; or over ranks which"
-        " tokens a rank has: contiguous or zigzag")
-    add("--ranks", type=int, metavar="R", help="call it on so many ranks at the same time, each with its own tokens,"
-        " in a group of torch.distributed; under torchrun on those that there are")
+    add("--layout", help="the order of its axes, such as bhsd or bshd; found out if not given; or over ranks"
+        " which tokens a rank has: contiguous or zigzag")
+    add("--ranks", type=int, metavar="R", help="call it on so many ranks at the same time, each with its own"
+        " tokens, in a group of torch.distributed; under torchrun on those that there are")
     add("--device", help="where it runs, such as cpu or cuda")
     add("--options", type=_options, metavar="NAME=KEYWORD,...",
         help=f"what it can take, and its own keywords; names: {', '.join(OPTIONS)}; a name alone is its"

@@ -93,6 +93,7 @@ def examine(
     """
     began = time.perf_counter()
     spread = spread_of(ranks, layout)
+    smallest = smallest and not spread  # lines to paste call a function in one process
     layout = None if spread and layout in LAYOUTS else layout
     told = replace(_demanded(conventions, layout, scale), truncate=_truncated(truncate, device), ranks=spread)
     second = checked_second(jvp, vjp_vjp)

@@ -84,7 +84,7 @@ def diagnose(
 
 
 def alike(failures: Sequence[Failure]) -> Iterator[Iterator[tuple[Edit, ...]]]:
-    """One edit, the same everywhere: those of ranks, those that have a name, known numbers, all others, in tiles."""
+    """One edit, the same everywhere: those of ranks, those with a name, known numbers, all others, in tiles."""
     yield one_edit(failures, WRONG_RANKS)
     yield one_edit(failures, NAMED[len(WRONG_RANKS):])
     yield islice(multiples(failures), MOST_TERMS)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attnmath._examine.mistakes.modes import FORWARD
 from attnmath._examine.problems.case import Case, Conventions
 from attnmath._examine.problems.steps import StepChanges, Steps, Wordings, log_sum_exp, plain_softmax
 
@@ -92,15 +93,19 @@ def gathered(x: np.ndarray, key: np.ndarray) -> np.ndarray:
 
 def scattered(x: np.ndarray, key: np.ndarray) -> np.ndarray:
     """(b, H, n, m): added up at the keys that were used."""
-    used = (key[:, :, None] == np.arange(x.shape[-1])).astype(float)  # (n, m, which)
-    return np.einsum("bhij,ijk->bhik", x, used)
+    out = np.zeros(x.shape)
+    rows, alike = np.unique(key, axis=0, return_inverse=True)  # the queries of a rank use the same keys
+    for k, row in enumerate(rows):
+        mine = alike.ravel() == k
+        out[:, :, mine] = x[:, :, mine] @ (row[:, None] == np.arange(x.shape[-1])).astype(float)
+    return out
 
 
 def with_other_keys(key: np.ndarray, K: bool, V: bool, back: bool) -> StepChanges:
     """Scores with other keys, sums with other values; on the way back alone, or on both."""
     change: dict[str, Callable[[Steps, Any], Any]] = {}
     if K:
-        change["A_back"] = lambda s, x: s.gamma * gathered(s.QK if not back else s.Q @ _T(s.keys_back), key) + s.B_back
+        change["A_back"] = lambda s, x: s.gamma * gathered(s.Q @ _T(s.keys_back), key) + s.B_back
         change["dQ"] = lambda s, x: s.gamma_back * scattered(s.dA, key) @ s.keys_back
         if not back:
             change["QK"] = lambda s, x: gathered(x, key)
@@ -110,6 +115,13 @@ def with_other_keys(key: np.ndarray, K: bool, V: bool, back: bool) -> StepChange
         if not back:
             change["O"] = lambda s, x: scattered(s.P * s.R, key) @ s.values
     return change
+
+
+def forward_alone(change: StepChanges) -> StepChanges:
+    """The same, where the way back finds its scores as they should be."""
+    forward = {x: step for x, step in change.items() if x in FORWARD}
+    return {**forward, "A_back": lambda s, x: s.gamma * s.Q @ _T(s.keys_back) + np.where(
+        s.case.seen(s.means), s.bias, s.bias + s.means.hidden)}
 
 
 def _T(x: np.ndarray) -> np.ndarray:
@@ -140,7 +152,8 @@ def block_top(b: Blocks, A: np.ndarray) -> np.ndarray:
 
 def in_order(b: Blocks, A: np.ndarray, way: int) -> Iterator[np.ndarray]:
     """The log-sum-exp of each part as a column (b, H, n, 1), in the order in which a row's rank has them."""
-    parts = np.stack([log_sum_exp(A[..., p]) if len(p) else np.full((*A.shape[:-1], 1), np.inf) for p in b.places])
+    none = np.full((*A.shape[:-1], 1), np.inf)
+    parts = np.stack([log_sum_exp(A[..., p]) if len(p) else none for p in b.places])
     parts = np.where(np.isposinf(parts), -np.inf, parts)
     for step in range(b.ranks):
         which = (b.rank - way * step) % b.ranks
@@ -148,7 +161,10 @@ def in_order(b: Blocks, A: np.ndarray, way: int) -> Iterator[np.ndarray]:
 
 
 def merged_in_order(b: Blocks, A: np.ndarray, way: int, weigh: Callable[..., Any]) -> np.ndarray:
-    """The weights when parts are merged one after another: weigh(L, part, step) -> share of old and new, next L."""
+    """The weights when parts are merged one after another.
+
+    weigh(L, part, step) -> the shares of what was there and of what is new, the L that is kept
+    """
     P, step = block_softmax(b, A), np.broadcast_to(b.step(way), A.shape)
     total, L = np.zeros(A.shape), np.full((*A.shape[:-1], 1), -np.inf)
     for t, part in enumerate(in_order(b, A, way)):

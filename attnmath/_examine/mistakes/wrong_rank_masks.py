@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from attnmath._examine.mistakes import wrong_ranks as of
-from attnmath._examine.mistakes.blocks import Blocks, by_blocks
+from attnmath._examine.mistakes.blocks import Blocks, by_blocks, forward_alone
 from attnmath._examine.problems import steps
 from attnmath._examine.problems.case import Case, Conventions
-from attnmath._examine.problems.steps import ATTENTION, BACK, CAUSAL_MASK, Mistake, Wordings, bind
+from attnmath._examine.problems.steps import ATTENTION, BACK, CAUSAL_MASK, Mistake, StepChanges, Wordings, bind
 
 
 def rules(b: Blocks) -> Iterator[tuple[str, np.ndarray]]:
@@ -55,26 +55,35 @@ def causal_rule(b: Blocks, case: Case, means: Conventions) -> Wordings:
         right = np.tril(np.ones((len(b.rank),) * 2, bool))
         for words, rule in rules(b):
             if (rule != right).any():
-                yield words, {"seen": bind(lambda s, x, seen: np.broadcast_to(seen, x.shape), rule & keep)}
+                seen = bind(lambda s, x, seen: np.broadcast_to(seen, x.shape), rule & keep)
+                yield from both({"seen": seen}, words)
+
+
+def both(change: StepChanges, words: str) -> Wordings:
+    """An edit of the way forward, and the same where the way back is right but for what it is handed."""
+    yield words, change
+    yield f"{words}, and not in the way back", forward_alone(change)
 
 
 @by_blocks
 def block_skipped(b: Blocks, case: Case, means: Conventions) -> Wordings:
-    yield "the rank's own, the diagonal, is skipped", {"seen": lambda s, x: x & ~b.own}
+    yield from both({"seen": lambda s, x: x & ~b.own}, "the rank's own, the diagonal, is skipped")
     for way, words in b.ways:
-        yield f"that of the last step is skipped{words}", {
-            "seen": bind(lambda s, x, way: x & (b.step(way) < b.ranks - 1), way)}
+        kept = b.step(way) < b.ranks - 1
+        seen = bind(lambda s, x, kept: x & kept, kept)
+        yield from both({"seen": seen}, f"that of the last step is skipped{words}")
     for r in (0, b.ranks - 1):
-        yield f"that of the {'last' if r else 'first'} rank is skipped", {
-            "seen": bind(lambda s, x, r: x & (b.rank != r), r)}
+        yield from both({"seen": bind(lambda s, x, r: x & (b.rank != r), r)},
+                        f"that of the {'last' if r else 'first'} rank is skipped")
 
 
 @by_blocks
 def block_twice(b: Blocks, case: Case, means: Conventions) -> Wordings:
-    yield "the rank's own, the diagonal", {"A": lambda s, x: x + np.log(2) * b.own}
+    log2 = np.log(2)
+    yield from both({"A": lambda s, x: x + log2 * b.own}, "the rank's own, the diagonal")
     for way, words in b.ways:
-        yield f"that of the last step{words}", {
-            "A": bind(lambda s, x, way: x + np.log(2) * (b.step(way) == b.ranks - 1), way)}
+        last = b.step(way) == b.ranks - 1
+        yield from both({"A": bind(lambda s, x, last: x + log2 * last, last)}, f"that of the last step{words}")
 
 
 @by_blocks
@@ -86,8 +95,9 @@ def rest_lost(b: Blocks, case: Case, means: Conventions) -> Wordings:
         if rest.any():
             rows = ~rest[:, None]
             yield f"{word}, as keys", {"seen": bind(lambda s, x, kept: x & kept, ~rest)}
-            yield f"{word}, as queries", {x: bind(lambda s, y, rows: y * rows, rows) for x in ("O", "dQ")}
-            yield f"{word}, in dK and dV", {x: bind(lambda s, y, rows: y * rows, rows) for x in ("dkeys", "dvalues")}
+            lost = bind(lambda s, y, rows: y * rows, rows)
+            yield f"{word}, as queries", {"O": lost, "dQ": lost}
+            yield f"{word}, in dK and dV", {"dkeys": lost, "dvalues": lost}
 
 
 def exchanged(b: Blocks, x: np.ndarray) -> np.ndarray:
@@ -119,36 +129,36 @@ def heads_mixed(letters: tuple[str, ...]) -> steps.Forms:
             if (order != np.arange(heads[0])).any():
                 yield words, {x: bind(lambda s, y, order: y[:, order], order) for x in letters}
         if len({len(p) for p in b.places}) == 1:
-            yield "heads and tokens are exchanged once too often", {x: lambda s, y: exchanged(b, y) for x in letters}
+            yield "heads and tokens are exchanged once too often", dict.fromkeys(
+                letters, lambda s, y: exchanged(b, y))
 
     return forms
 
 
-def _words(back: bool) -> str:
-    return "in the way back" if back else "in a ring"
-
-
 RING = "chapters/flash.md"
 HOME = "the gradient of a block goes round with its block, and comes home"
+STALE = {"K and V": "the keys and values of a step are", "K": "the keys of a step are",
+         "V": "the values of a step are"}
 WRONG_RANKS: list[Mistake] = [
-    *(Mistake(f"rank_stale{'_bwd' * back}", f"{_words(back)} {letters} are not those of the step", of.stale(back, letters),
-              RING, "each step has the block that came in it")
-      for back in (True, False) for letters in ("K and V", "K", "V")),
+    *(Mistake(f"rank_stale{'_bwd' * back}", f"{'in the way back ' * back}{words} not those of its block",
+              of.stale(back, letters), RING, "each step has the block that came in it")
+      for back in (True, False) for letters, words in STALE.items()),
     *(Mistake("rank_missing", f"contributions to {who} are wrong", of.missing(letters), RING,
               "each query adds to the gradients of all keys that it sees, on whichever rank")
       for who, letters in of.WHO.items()),
-    *(Mistake("rank_moved", f"{who} {'stand' if 'and' in who else 'stands'} with the wrong tokens", of.moved(letters),
-              RING, HOME) for who, letters in of.ROWS.items()),
-    *(Mistake("rank_late", f"contributions to {who} stand with the wrong block", of.others_moved(letters), RING, HOME)
+    *(Mistake("rank_moved", f"{who} {'stand' if 'and' in who else 'stands'} with the wrong tokens",
+              of.moved(letters), RING, HOME) for who, letters in of.ROWS.items()),
+    *(Mistake("rank_late", f"contributions to {who} stand with the wrong block", of.others_moved(letters),
+              RING, HOME)
       for who, letters in of.WHO.items()),
     *(Mistake(f"rank_{name}", f"{who} {'are' if 'and' in who else 'is'} {words} the number of ranks",
               of.scaled(letters, by), RING, "a sum over the ranks, no mean, and once")
       for who, letters in of.WHO.items() for name, words, by in (
           ("divided", "divided by", lambda R: 1 / R), ("multiplied", "multiplied by", float))),
+    Mistake("rank_local_lse", "the weights of the way back are normalised by a part's log-sum-exp",
+            of.local_weights, RING, "normalise by the log-sum-exp of the whole row"),
     Mistake("rank_merge", "the parts of a row are merged wrongly", of.merged, RING,
             "multiply what is there, and its sum, by exp(old maximum - new maximum)"),
-    Mistake("rank_local_lse", "the weights of the way back are normalised by a part's log-sum-exp", of.local_weights,
-            RING, "normalise by the log-sum-exp of the whole row"),
     Mistake("rank_D", "the row term D is that of a part of the row", of.part_of_D, RING,
             "D = rowsum(dO o O), with the whole output"),
     Mistake("rank_causal", "the causal mask has another rule over ranks", causal_rule, CAUSAL_MASK,

@@ -11,6 +11,7 @@ from attnmath._examine.mistakes.blocks import (
     block_softmax,
     block_top,
     by_blocks,
+    forward_alone,
     in_order,
     merged_in_order,
     with_other_keys,
@@ -38,7 +39,10 @@ def stale(back: bool, letters: str) -> steps.Forms:
                      f"each step has those of the step before{words}": b.block_at(np.maximum(step - 1, 0), way)}
             for said, block in which.items():
                 if way == 1 or "before" in said:
-                    yield said, with_other_keys(b.key_in(block), "K" in letters, "V" in letters, back)
+                    change = with_other_keys(b.key_in(block), "K" in letters, "V" in letters, back)
+                    yield said, change
+                    if not back:
+                        yield f"{said}, and not in the way back", forward_alone(change)
 
     return forms
 
@@ -141,7 +145,8 @@ Weigh = Callable[[np.ndarray, np.ndarray], tuple[Any, Any, np.ndarray]]
 # From the log-sum-exp so far and that of the next part: the factors of what was there and of what is new, and
 # the log-sum-exp that is kept.
 IN_ORDER: dict[str, Weigh] = {
-    "the old and the new part have each other's weight": lambda L, p: (share(p, L), share(L, p), np.logaddexp(L, p)),
+    "the old and the new part have each other's weight":
+        lambda L, p: (share(p, L), share(L, p), np.logaddexp(L, p)),
     "the log-sum-exp stays that of the first part": lambda L, p: (share(L, p), share(p, L), L),
     "the log-sum-exp is that of the last part": lambda L, p: (share(L, p), share(p, L), p),
     "each step halves what was there and what is new": lambda L, p: (0.5, 0.5, p),

@@ -32,7 +32,10 @@ class RankedCandidate(Candidate):
         how = {**how, "framework": "torch", "time_limit": 12 * time_limit + 60}  # longer than the ranks may take
         super().__init__(self.over, None if backward is None else self.over.way_back, **how)
         self.steps = spread.ranks, spread.unit
+        not_ours = Fault("raises", "lengths that the ranks do not divide are not tried under torchrun")
         self.uneven: dict[str, Fault | None] = {}  # of lengths that differ, or are 0 on some: why not
+        if not isinstance(pool, Pool):  # which cannot be begun again
+            self.uneven = dict.fromkeys(("uneven", "few"), not_ours)
 
     def __repr__(self) -> str:
         return f"{name_of(self.over.fn)} {self.spread.words}"
@@ -45,7 +48,7 @@ class RankedCandidate(Candidate):
         return other
 
     def stated(self, sizes: Sizes) -> Sizes:
-        """Sizes that nobody refuses who takes any: as many tokens and heads on each rank, queries and keys alike."""
+        """Sizes that nobody refuses who takes any: n = m, as many tokens and heads on each rank."""
         ranks, unit = self.spread.ranks, self.spread.unit
         n = unit * ceil(max(sizes.n, sizes.m, ENOUGH) / unit)
         H = ranks * ceil(sizes.H / ranks)

@@ -39,7 +39,8 @@ class Launched:
 
     def __init__(self, functions: tuple[Function, Function | None], limit: float, device: Any = None) -> None:
         Launched.calls += 1
-        self.store: Any = dist.PrefixStore(f"attnmath_{Launched.calls}", dist.distributed_c10d._get_default_store())
+        store = dist.distributed_c10d._get_default_store()
+        self.store: Any = dist.PrefixStore(f"attnmath_{Launched.calls}", store)
         self.rank, self.ranks, self.limit = dist.get_rank(), dist.get_world_size(), limit
         self.served, self.worker, self.number = Rank(*functions, device), Worker(), 0
 

@@ -110,8 +110,8 @@ class Pool:
         while waiting := [r for r in range(self.ranks) if not found.has(r)]:
             ends = {self.there[r].pipe: r for r in waiting} | {self.there[r].process.sentinel: r for r in waiting}
             for end in connection.wait(list(ends), min(max(patience.next_look(), 0.0), 0.5)):
-                if not found.has(ends[end]):  # type: ignore[index]
-                    self._take(ends[end], found)  # type: ignore[index]
+                if not found.has(ends[end]):
+                    self._take(ends[end], found)
             if (found.raised or found.dead) and not failed:
                 failed, patience = True, Patience(GRACE, self._used)
             if patience.over():
@@ -233,8 +233,10 @@ def _end(there: list[One], folder: str) -> None:
 # ---- in the process -----------------------------------------------------------------------------
 
 
-def _rank(pipe: connection.Connection, rank: int, ranks: int, place: str, functions: tuple[Function, Function | None], device: Any,
-          parent: int) -> None:
+def _rank(
+    pipe: connection.Connection, rank: int, ranks: int, place: str, functions: tuple[Function, Function | None],
+    device: Any, parent: int,
+) -> None:
     """Join the group, and answer one order after another; the process ends with the one that began it."""
     import torch
 
