@@ -5,5 +5,4 @@ pool       the ranks as processes of this program; one that dies or hangs is tol
 launched   the ranks as processes that torchrun has begun
 over       a function of whole tensors that calls another on each rank
 candidate  the candidate that is made of it
-layer      a module of which each rank has a copy
 """
