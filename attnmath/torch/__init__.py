@@ -6,6 +6,8 @@ asked      what it may be given
 functions  a head and its derivatives, as functions that PyTorch differentiates
 operators  the same as operators, which PyTorch records as one
 kernels    first derivatives by PyTorch's own kernels, where these are right
+backend    the strips, or on request the Triton kernels
+gpu        the Triton kernels, imported when they are asked for
 strips     to second order, strip by strip of the rows
 higher     of every order, strip by strip
 products   sums over the keys, products and their factors

@@ -16,6 +16,7 @@ def scaled_dot_product_attention(
     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False, *,
     softcap: float | None = None, sinks: torch.Tensor | None = None,
     window: tuple[int | None, int | None] | None = None, alibi_slopes: torch.Tensor | None = None,
+    backend: str | None = None,
 ) -> torch.Tensor:
     """Attention as torch.nn.functional has it, differentiable in every direction.
 
@@ -30,6 +31,11 @@ def scaled_dot_product_attention(
     alibi_slopes: slope |i + m - n - j| is taken from the score of query i and key j.
     sinks: each row has one more key, with this score and the value 0; of several sinks
     take the logsumexp. Both have a number for each head, and gradients of every order.
+    backend "triton": what PyTorch's kernels do not do of the output, of first derivatives,
+    tangents and second derivatives is done by Triton kernels (pip install 'attnmath[gpu]'), for
+    float32, bfloat16, float16 and heads of up to 256 on CUDA devices. They have been tested in
+    Triton's interpreter and compiled, but have not run on a GPU. What they do not take goes
+    strip by strip; where Triton is missing, too old or fails, one warning says why.
 
     The other arguments mean what they mean there; is_causal masks from the upper left; with
     enable_gqa the heads, the axis before the rows, of query are a multiple of those of
@@ -69,18 +75,20 @@ def scaled_dot_product_attention(
     Derived in chapters/second.md, eq:attention_hvp.
     """
     return _as_one_operation(
-        query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, softcap, sinks, window, alibi_slopes
+        query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, softcap, sinks, window,
+        alibi_slopes, backend,
     )
 
 
 def _as_one_operation(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
     scale: float | None, enable_gqa: bool, softcap: float | None, sinks: Tensor | None, window: tuple | None,
-    alibi_slopes: Tensor | None,
+    alibi_slopes: Tensor | None, backend: str | None,
 ) -> Tensor:
     query, key, value, attn_mask = _cast(query, key, value, attn_mask)
     check_call(
-        query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, softcap, sinks, window, alibi_slopes
+        query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, softcap, sinks, window,
+        alibi_slopes, backend,
     )
     scale = float(query.shape[-1]) ** -0.5 if scale is None else float(scale)
     seed = None
@@ -89,7 +97,7 @@ def _as_one_operation(
     softcap = None if softcap is None else float(softcap)
     left, right = window or (None, None)
     slopes = alibi_slopes is not None
-    how = How(scale, bool(is_causal), float(dropout_p), None, softcap, left, right, slopes)
+    how = How(scale, bool(is_causal), float(dropout_p), None, softcap, left, right, slopes, backend=backend)
     axes = max(x.ndim for x in (query, key, value))
     of_heads = _of_heads(alibi_slopes, sinks)
     Q, K, V, B, S = _canonical(query, key, value, attn_mask, of_heads, enable_gqa)

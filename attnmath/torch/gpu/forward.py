@@ -3,16 +3,7 @@
 import triton
 import triton.language as tl
 
-from attnmath.torch.gpu.tile import (
-    LEAST,
-    dropped,
-    factors,
-    keys_from,
-    matrix,
-    moving_scores,
-    scores,
-    times,
-)
+from attnmath.torch.gpu.tile import LEAST, dropped, factors, keys_from, matrix, moving_scores, scores, times
 
 
 @triton.jit
@@ -64,7 +55,8 @@ def output(x, step, c, O, L, d_k: tl.constexpr, d_v: tl.constexpr, D_K: tl.const
         N = times(E.to(v.dtype), v, N * past[:, None])
         c_max = c_new
     rows_to(O, of_sums(N, s), h, i, c.n, d_v, D_V)
-    tl.store(L + h.to(tl.int64) * c.n + i, tl.where(s == 0, 0, c_max + tl.log(tl.where(s == 0, 1, s))), mask=i < c.n)
+    sums = tl.where(s == 0, 0, c_max + tl.log(tl.where(s == 0, 1, s)))
+    tl.store(L + h.to(tl.int64) * c.n + i, sums, mask=i < c.n)
 
 
 @triton.jit

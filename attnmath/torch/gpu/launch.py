@@ -10,19 +10,21 @@ import triton
 from torch import Tensor
 
 from attnmath.torch.gpu.blocks import blocks
+from attnmath.torch.gpu.columns import by_columns, by_tiles
 from attnmath.torch.gpu.forward import output, output_jvp
-from attnmath.torch.gpu.second import RowResults, by_columns, by_rows, by_tiles
+from attnmath.torch.gpu.rows import RowResults, by_rows
 from attnmath.torch.gpu.tile import Constants, Inputs, Steps
 from attnmath.torch.how import How
 from attnmath.torch.philox import WORD
 from attnmath.torch.products import Derivatives
 from attnmath.torch.tiles import broadcast_leading, edges
 
-Given = dict[str, Tensor | None]
 TENSORS = Inputs._fields[:10]  # those that have rows; the others are of heads
 
 
-def forward(Q: Tensor, K: Tensor, V: Tensor, B: Tensor | None, S: Tensor | None, how: How) -> tuple[Tensor, Tensor]:
+def forward(
+    Q: Tensor, K: Tensor, V: Tensor, B: Tensor | None, S: Tensor | None, how: How
+) -> tuple[Tensor, Tensor]:
     """-> O (..., n, d_v), L (..., n) in float32"""
     call = Call(how, S, None, Q=Q, K=K, V=V, B=B)
     O, L = call.of_queries(V.shape[-1], Q.dtype), call.of_queries(None, torch.float32)
@@ -100,7 +102,7 @@ class Call:
         self.lead = broadcast_leading(*given.values(), S, S_dot)
         self.heads, self.d_k, self.d_v, self.dtype = prod(self.lead), Q.shape[-1], V.shape[-1], Q.dtype
         x = {name: ready(name, y, self.dtype) for name, y in given.items() if y is not None}
-        strides = tuple((own.shape, own.stride()) if (own := x.get(name)) is not None else None for name in TENSORS)
+        strides = tuple((x[name].shape, x[name].stride()) if name in x else None for name in TENSORS)
         heads = tuple(broadcast_leading(Q, K)) if how.heads is None else how.heads
         self.inputs = Inputs(**x, **self.of_each_head("", S), **self.of_each_head("_dot", S_dot))
         self.steps = Steps(**steps(x))
@@ -112,7 +114,7 @@ class Call:
             min(round(how.dropout * 2**32), WORD) - 2**31, 1 / keep if keep else 0.0, how.first_row, how.first_key,
         )
 
-    def of_each_head(self, dot: str, S: Tensor | None) -> Given:
+    def of_each_head(self, dot: str, S: Tensor | None) -> dict[str, Tensor]:
         """Slopes and sinks as (H) in float32."""
         if S is None:
             return {}
@@ -139,10 +141,7 @@ class Call:
         return own, sharers(self.lead, own, self.device)
 
     def of_heads(self, sums: Tensor, of_slopes: Tensor | None) -> Tensor:
-        """The tangents of the gradients of slopes and sinks, (..., 1, 2): with p_0 the weight of a sink,
-
-        the tangent of -sum of p_0 D.
-        """
+        """The tangents of the gradients of slopes and sinks, (..., 1, 2); a sink has -sum of p_0 D."""
         assert self.S is not None
         c, share, mu, D, D_dot = sums
         p_0 = torch.exp(self.S[..., 1].float() - c) * share

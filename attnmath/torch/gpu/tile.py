@@ -77,15 +77,15 @@ class Constants(NamedTuple):
 @triton.jit
 def matrix(x, place: tl.constexpr, step, h, i, n, c, d: tl.constexpr, D: tl.constexpr):
     """Rows i of head h of a tensor, (len(i), D): 0 beyond its n rows and d columns; None of None."""
-    if x is None:
-        return None
-    else:
+    out = None
+    if x is not None:
         k = tl.arange(0, D)
         inside = (i < n)[:, None]
         if d < D:
             inside = inside & (k < d)[None, :]
         start = x + tl.load(c.places + place * c.heads + h)
-        return tl.load(start + i[:, None] * step + k[None, :], mask=inside, other=0.0)
+        out = tl.load(start + i[:, None] * step + k[None, :], mask=inside, other=0.0)
+    return out
 
 
 @triton.jit
@@ -192,9 +192,8 @@ def moving_scores(a, b, a_dot, b_dot, h, i, j, x, step, c):
 @triton.jit
 def factors(h, i, j, c):
     """The factors of dropout of a tile, from the counters of philox.py; None without dropout."""
-    if c.seed is None:
-        return None
-    else:
+    R = None
+    if c.seed is not None:
         seed = tl.load(c.seed)
         k0, k1 = seed.to(tl.uint32), (seed >> 32).to(tl.uint32)
         head = tl.load(c.places + 10 * c.heads + h)
@@ -210,7 +209,8 @@ def factors(h, i, j, c):
         w = (row & 3).to(tl.int32)
         word = tl.where(w == 0, c0, tl.where(w == 1, c1, tl.where(w == 2, c2, c3)))
         word = tl.where((row & 4) != 0, (word >> 16) | (word << 16), word)
-        return tl.where(word.to(tl.int32, bitcast=True) >= c.least, c.lift, 0.0)
+        R = tl.where(word.to(tl.int32, bitcast=True) >= c.least, c.lift, 0.0)
+    return R
 
 
 @triton.jit
