@@ -159,7 +159,7 @@ class Call:
             count = triton.cdiv(rows, cut.keys if kind == "columns" else cut.rows)
         sizes = dict(d_k=self.d_k, d_v=self.d_v, D_K=D_K, D_V=D_V, ROWS=cut.rows, KEYS=cut.keys)
         RUN(kernel, (count * heads,), self.inputs, self.steps, self.constants, *results, **sizes,
-            num_warps=cut.warps, num_stages=cut.stages)
+            num_warps=cut.warps, num_stages=cut.stages, maxnreg=cut.registers)
 
 
 def run(kernel: Any, grid: tuple, *given: Any, **options: Any) -> None:

@@ -107,8 +107,9 @@ def by_rows(x, step, c, out, d_k: tl.constexpr, d_v: tl.constexpr, D_K: tl.const
     D_dot = output_and_D_dot(h, i, start, stop, q, q_dot, do, do_dot, (c_max, share, mu, D), out.O_dot, x, step, c,
                              d_k, d_v, D_K, D_V, ROWS, KEYS)
     at = out.sums + h.to(tl.int64) * c.n + i
-    for row in (c_max, share, mu, D, D_dot):
-        tl.store(at, row, mask=i < c.n)
+    sums = (c_max, share, mu, D, D_dot)
+    for number in tl.static_range(5):
+        tl.store(at, sums[number], mask=i < c.n)
         at += c.size
     if out.dQ_dot is not None or out.of_slopes is not None:
         dQ_dot = tl.zeros((ROWS, D_K), tl.float32)
