@@ -30,11 +30,11 @@ MISTAKES = {
     "N not brought to the new largest score": planted(
         "forward", "output", "N = times(E.to(v.dtype), v, N * past[:, None])", "N = times(E.to(v.dtype), v, N)"),
     "s not brought to the new largest score": planted(
-        "forward", "output", "s = s * past + tl.sum(E, 1)\n        E = dropped", "s = s + tl.sum(E, 1)\n        E = dropped"),
+        "forward", "output L", "s = s * past + tl.sum(E, 1)\n        E = dropped", "s = s + tl.sum(E, 1)\n        E = dropped"),
     "L without the largest score": planted(
         "forward", "L", "c_max + tl.log(", "tl.log("),
     "L of weights after dropout": planted(
-        "forward", "L output", "s = s * past + tl.sum(E, 1)\n        E = dropped(E, factors(h, i[:, None], j[None, :], c))",
+        "forward", "output", "s = s * past + tl.sum(E, 1)\n        E = dropped(E, factors(h, i[:, None], j[None, :], c))",
         "E = dropped(E, factors(h, i[:, None], j[None, :], c))\n        s = s * past + tl.sum(E, 1)"),
     "U not brought to the new largest score": planted(
         "forward", "tangent", "U = U * past[:, None]", "U = U * 1"),
@@ -49,7 +49,7 @@ MISTAKES = {
     "the sink does not move": planted(
         "forward", "tangent", "mu += s * tl.load(x.sinks_dot + h)", "mu += 0 * s"),
     "no sink": planted(
-        "forward", ALL + " L", "if x.sinks is not None:", "if False:"),
+        "forward", ALL, "if x.sinks is not None:", "if False:"),
     # ---- double backward
     "frozen statistics: mu missing": planted(
         "entries", "second", "P_dot = P * (A_dot - mu)", "P_dot = P * A_dot"),
@@ -70,8 +70,8 @@ MISTAKES = {
     "dA^T Q_dot dropped": planted(
         "columns", "second", "of_K = times(dA.to(k.dtype), q_dot, of_K)", "of_K = of_K * 1"),
     "dropout missing in the tangent of dP": planted(
-        "entries", "gradients second", "return dP, dropped(tangent_of_product(a, b, a_dot, b_dot), R)",
-        "return dP, tangent_of_product(a, b, a_dot, b_dot)"),
+        "entries", "gradients second", "dP_dot = dropped(tangent_of_product(a, b, a_dot, b_dot), R)",
+        "dP_dot = tangent_of_product(a, b, a_dot, b_dot)"),
     "the bend of the cap does not move": planted(
         "entries", "second", "dA_dot = dA_dot - 2 / c.cap * X_dot * T * dA", "dA_dot = dA_dot * 1"),
     "the scale missing in the tangent of dK": planted(
@@ -92,7 +92,7 @@ MISTAKES = {
     "a cap without its bend": planted(
         "tile", "tangent second", "A_dot = X_dot * (1 - T * T)", "A_dot = X_dot * 1"),
     "the distance from the upper left": planted(
-        "tile", ALL + " L", "tl.abs(j - i - (c.m - c.n))", "tl.abs(j - i)"),
+        "tile", ALL, "tl.abs(j - i - (c.m - c.n))", "tl.abs(j - i)"),
     "the bias does not move": planted(
         "tile", "tangent second", "if x.B_dot is not None:", "if False:"),
     "the scale missing in the tangent of the scores": planted(

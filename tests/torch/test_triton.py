@@ -114,8 +114,8 @@ def wide(given):
     return [y if y is None or y.dtype == torch.bool else y.double() for y in given]
 
 
-def results(program, case, given, options=None):
-    """Of a program with the strips' functions, each derivative as a list of tensors."""
+def results(program, case, given, names=NAMES):
+    """Of a program with the strips' functions, each of some derivatives as a list of tensors."""
     x, dots, dO, dO_dot = given
     how = case.how
     needs = (True, True, True, dots[3] is not None, x[4] is not None)
@@ -123,14 +123,18 @@ def results(program, case, given, options=None):
     def there(found):
         return [y for y in found if y is not None]
 
-    O = program.forward(*x, how)
-    return {
-        "output": [O[0] if isinstance(O, tuple) else O],
-        "tangent": there(program.jvp(*dots, *x, how)),
-        "gradients": there(program.vjp(dO, *x, how, needs=needs)),
-        "double backward": there(program.second(None, *dots, dO, *x, how, needs=(True, *needs))),
-        "tangent of the gradients": there(program.second(dO_dot, *dots, dO, *x, how, needs=(True, *needs))),
-    }
+    def output():
+        O = program.forward(*x, how)
+        return [O[0] if isinstance(O, tuple) else O]
+
+    calls = (
+        output,
+        lambda: program.jvp(*dots, *x, how),
+        lambda: program.vjp(dO, *x, how, needs=needs),
+        lambda: program.second(None, *dots, dO, *x, how, needs=(True, *needs)),
+        lambda: program.second(dO_dot, *dots, dO, *x, how, needs=(True, *needs)),
+    )
+    return {name: there(call()) for name, call in zip(NAMES, calls) if name in names}
 
 
 class Chosen:
@@ -284,14 +288,15 @@ def test_the_function_with_this_backend_has_every_derivative(name):
         for f in DERIVATIVES:
             got = [y.double() for y in f(ours, *rest)]
             assert apart(got, want[f.__name__]) <= 2e-5, f.__name__
-    assert {"output", "output_jvp", "by_rows", "by_columns"} <= set(calls)
+    of_pytorch = {"output"} if "sinks" in name else set()  # its kernel for processors does these
+    assert {"output", "output_jvp", "by_rows", "by_columns"} - of_pytorch <= set(calls)
 
 
 TOLD = {  # what the mistakes are tried on: with and without dropout, which hides little, and a causal mask
-    "all": Case(((1, 2),) + ((1, 1),) * 2, (20, 36, 8, 5), How(0.7, False, 0.3, SEED, 1.5, 22, 9, True), (20, 36), "numbers", (1, 2)),
+    "all": Case(((1, 2),) + ((1, 1),) * 2, (18, 24, 8, 5), How(0.7, False, 0.3, SEED, 1.5, 14, 6, True), (18, 24), "numbers", (1, 2)),
     "causal": Case(ONE, (36, 36, 8, 8), How(0.7, True)),
 }
-ONE_NAME = {"double backward": "second", "tangent of the gradients": "second"}
+TRIED = {"output": "output", "tangent": "tangent", "gradients": "gradients", "tangent of the gradients": "second"}
 
 
 @pytest.fixture(scope="module")
@@ -302,18 +307,19 @@ def right():
         given = made(case, torch.float32)
         given[0][:2] = [2 * y for y in given[0][:2]]  # so that the largest score of a row moves
         want = results(strips, case, (*map(wide, given[:2]), *wide(given[2:])))
-        A = case.how.scale * given[0][0].double() @ given[0][1].double().mT
-        L = plain(*wide(given[0][:3]), case.B and given[0][3].double(), scale=case.how.scale, causal=case.how.causal, with_L=True)[1]
-        found[name] = given, want, L if name == "causal" else None, A
+        L = None
+        if name == "causal":
+            L = plain(*wide(given[0][:3]), scale=case.how.scale, causal=True, with_L=True)[1]
+        found[name] = given, want, L
     return found
 
 
 def wrong(program, right):
     found = set()
     with cut_into(SMALL, program):
-        for name, (given, want, L, _) in right.items():
-            got = results(program, TOLD[name], given)
-            found |= {ONE_NAME.get(key, key) for key in NAMES
+        for name, (given, want, L) in right.items():
+            got = results(program, TOLD[name], given, TRIED)
+            found |= {said for key, said in TRIED.items()
                       if not apart([y.double() for y in got[key]], want[key]) <= 1e-4}
             if L is not None and not apart([program.forward(*given[0], TOLD[name].how)[1].double()], [L]) <= 1e-5:
                 found.add("L")

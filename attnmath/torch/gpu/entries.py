@@ -9,10 +9,13 @@ from attnmath.torch.gpu.tile import dropped, factors, moving_scores, tangent_of_
 @triton.jit
 def cotangents(a, b, a_dot, b_dot, R):
     """dP = R a b^T and its tangent, from dO and V in either order; None where it is 0."""
-    dP = None
+    dP, _ = None, None
     if a is not None and b is not None:
         dP = dropped(times(a, tl.trans(b)), R)
-    return dP, dropped(tangent_of_product(a, b, a_dot, b_dot), R)
+    dP_dot = dropped(tangent_of_product(a, b, a_dot, b_dot), R)
+    if dP_dot is None:
+        dP_dot, _ = None, None  # the compiler takes no other None into a tuple
+    return dP, dP_dot
 
 
 @triton.jit
@@ -39,7 +42,7 @@ def product_of(a, b):
 def weights(A, A_dot, c_max, share, mu):
     """P = exp(A - c) / s and P_dot = P (A_dot - mu), None if the scores do not move."""
     P = tl.exp(A - c_max) * share
-    P_dot = None
+    P_dot, _ = None, None
     if A_dot is not None:
         P_dot = P * (A_dot - mu)
     return P, P_dot
@@ -55,7 +58,8 @@ def of_scores(P, P_dot, dP, dP_dot, D, D_dot):
     moved = -D_dot
     if dP_dot is not None:
         moved = dP_dot - D_dot
-    return dA, sum_of(dA_dot, P * moved)
+    dA_dot = sum_of(dA_dot, P * moved)
+    return dA, dA_dot
 
 
 @triton.jit
@@ -83,4 +87,7 @@ def back(h, i, j, a, b, a_dot, b_dot, of_a, of_b, of_a_dot, of_b_dot, sums, x, s
     R = factors(h, i, j, c)
     dP, dP_dot = cotangents(of_a, of_b, of_a_dot, of_b_dot, R)
     dA, dA_dot = of_scores(P, P_dot, dP, dP_dot, D, D_dot)
-    return dropped(P, R), dropped(P_dot, R), dA, dA_dot, T, X_dot
+    PR, PR_dot = dropped(P, R), None
+    if P_dot is not None:
+        PR_dot = dropped(P_dot, R)
+    return PR, PR_dot, dA, dA_dot, T, X_dot

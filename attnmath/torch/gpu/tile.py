@@ -184,9 +184,14 @@ def moving_scores(a, b, a_dot, b_dot, h, i, j, x, step, c):
     """The scores of a tile, scale a b^T before the cap, and their tangents.  -> A, T, X_dot, A_dot"""
     A, T = scores(c.scale * times(a, tl.trans(b)), h, i, j, x, step, c)
     X_dot = tangent_of_product(a, b, a_dot, b_dot)
-    if X_dot is not None:
+    if X_dot is None:
+        X_dot, _ = None, None  # the compiler takes no other None into a tuple
+    else:
         X_dot = c.scale * X_dot
-    return A, T, X_dot, tangent_of_scores(X_dot, T, h, i, j, x, step, c)
+    A_dot = tangent_of_scores(X_dot, T, h, i, j, x, step, c)
+    if A_dot is None:
+        A_dot, _ = None, None
+    return A, T, X_dot, A_dot
 
 
 @triton.jit
