@@ -72,7 +72,8 @@ def compiled(kernel: Any, grid: tuple, *given: Any, **options: Any) -> dict:
     return dict(
         kernel=kernel.__name__, rows=options["ROWS"], keys=options["KEYS"], warps=options["num_warps"],
         stages=options["num_stages"], registers=registers, spilled=stores + loads, shared=made.metadata.shared,
-        tensor_memory=getattr(made.metadata, "tmem_size", None) or 0, seconds=round(time.perf_counter() - start, 1),
+        tensor_memory=getattr(made.metadata, "tmem_size", None) or 0,
+        seconds=round(time.perf_counter() - start, 1),
     )
 
 
@@ -156,7 +157,7 @@ def main() -> int:
     parser.add_argument("--chips", type=int, nargs="+", default=[*CHIPS], choices=[*CHIPS])
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--dtypes", nargs="+", default=[*DTYPES], choices=[*DTYPES])
-    parser.add_argument("--options", nargs="+", default=[*PLAIN], choices=[*PLAIN, *OPTIONS], help="options of a call")
+    parser.add_argument("--options", nargs="+", default=[*PLAIN], choices=[*PLAIN, *OPTIONS], help="of a call")
     parser.add_argument("--write", type=Path)
     given = parser.parse_args()
     options = {name: option for name, option in (PLAIN | OPTIONS).items() if name in given.options}

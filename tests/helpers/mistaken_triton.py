@@ -86,7 +86,7 @@ MISTAKES = {
     "causal, off by one": planted(
         "tile", ALL + " L", "found & (j <= i + c.last)", "found & (j < i + c.last)"),
     "the last keys of a block of rows left out": planted(
-        "tile", ALL + " L", "tl.minimum(i0 + ROWS + c.last, c.m)", "tl.minimum(i0 + c.last + 1, c.m)"),
+        "tile", ALL, "tl.minimum(i0 + ROWS + c.last, c.m)", "tl.minimum(i0 + c.last + 1, c.m)"),
     "the last rows of a block of keys left out": planted(
         "tile", "gradients second", "tl.minimum(j0 + KEYS - c.first, c.n)", "tl.minimum(j0 + 1 - c.first, c.n)"),
     "a cap without its bend": planted(
