@@ -25,7 +25,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from attnmath.torch.gpu import launch
+from attnmath.torch import triton_launch as launch
 from attnmath.torch.how import How
 
 CHIPS = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}  # shared memory of a block, in bytes

@@ -126,12 +126,12 @@ def missing() -> str | None:
 
 def program(name: str) -> Callable:
     """The function of the kernels, which are imported when first asked for."""
-    return getattr(import_module("attnmath.torch.gpu.launch"), name)
+    return getattr(import_module("attnmath.torch.triton_launch"), name)
 
 
 def interpreted() -> bool:
     """Whether Triton's interpreter takes the place of the compiler."""
-    return bool(import_module("attnmath.torch.gpu.tile").INTERPRETED.value)
+    return bool(import_module("attnmath.torch.triton_tile").INTERPRETED.value)
 
 
 def takes(how: How, *x: Tensor | None) -> bool:

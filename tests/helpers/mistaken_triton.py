@@ -1,4 +1,4 @@
-"""Mistakes in the Triton kernels: a copy of their folder in which something is written otherwise."""
+"""Mistakes in the Triton kernels: a copy of their modules in which something is written otherwise."""
 
 import sys
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import attnmath.torch
 
-FOLDER = Path(attnmath.torch.__file__).parent / "gpu"
+FOLDER = Path(attnmath.torch.__file__).parent
 ALL = "output tangent gradients second"
 
 
@@ -115,16 +115,16 @@ def mistaken(name, folder):
     mistake = MISTAKES[name]
     package = f"planted_{list(MISTAKES).index(name)}"
     (folder / package).mkdir()
-    for path in FOLDER.glob("*.py"):
-        text = path.read_text("utf-8").replace("attnmath.torch.gpu", package)
-        if path.stem == mistake.module:
+    for path in FOLDER.glob("triton_*.py"):
+        text = path.read_text("utf-8").replace("attnmath.torch.triton_", f"{package}.triton_")
+        if path.stem == f"triton_{mistake.module}":
             for right, wrong in mistake.written:
                 assert text.count(right) == 1, (name, text.count(right))
                 text = text.replace(right, wrong)
         (folder / package / path.name).write_text(text, "utf-8")
     sys.path.insert(0, str(folder))
     try:
-        yield import_module(f"{package}.launch")
+        yield import_module(f"{package}.triton_launch")
     finally:
         sys.path.remove(str(folder))
         for module in [module for module in sys.modules if module.partition(".")[0] == package]:

@@ -26,8 +26,8 @@ pytest.importorskip("triton", reason="triton is not installed; make kernels does
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("the interpreter of triton is not asked for: TRITON_INTERPRET=1", allow_module_level=True)
 
-from attnmath.torch.gpu import launch  # noqa: E402
-from attnmath.torch.gpu.blocks import Blocks  # noqa: E402
+from attnmath.torch import triton_launch as launch  # noqa: E402
+from attnmath.torch.triton_blocks import Blocks  # noqa: E402
 
 INF, SEED = torch.inf, torch.tensor(2**40 + 7)
 SMALL, UNEVEN = Blocks(16, 16), Blocks(32, 16)

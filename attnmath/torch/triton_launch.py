@@ -9,15 +9,15 @@ import torch
 import triton
 from torch import Tensor
 
-from attnmath.torch.gpu.blocks import blocks
-from attnmath.torch.gpu.columns import by_columns, by_tiles
-from attnmath.torch.gpu.forward import output, output_jvp
-from attnmath.torch.gpu.rows import RowResults, by_rows
-from attnmath.torch.gpu.tile import Constants, Inputs, Steps
 from attnmath.torch.how import How
 from attnmath.torch.philox import WORD
 from attnmath.torch.products import Derivatives
 from attnmath.torch.tiles import broadcast_leading, edges
+from attnmath.torch.triton_blocks import blocks
+from attnmath.torch.triton_columns import by_columns, by_tiles
+from attnmath.torch.triton_forward import output, output_jvp
+from attnmath.torch.triton_rows import RowResults, by_rows
+from attnmath.torch.triton_tile import Constants, Inputs, Steps
 
 TENSORS = Inputs._fields[:10]  # those that have rows; the others are of heads
 

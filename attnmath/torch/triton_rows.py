@@ -1,6 +1,6 @@
 """The tangents of the output and of the gradient of the queries in Triton: by rows of the queries.
 
-They make the sums c (largest score), 1 / s, mu, D and D_dot of each row, of which columns.py
+They make the sums c (largest score), 1 / s, mu, D and D_dot of each row, of which triton_columns.py
 makes everything else. Without dO, what is a tangent along dO_dot alone is a gradient for
 dO_dot: first derivatives are done here, too.
 """
@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from attnmath.torch.gpu.entries import back, before_cap
-from attnmath.torch.gpu.forward import first_sums, rows_to
-from attnmath.torch.gpu.tile import distance, dropped, factors, keys_from, matrix, moving_scores, times
+from attnmath.torch.triton_entries import back, before_cap
+from attnmath.torch.triton_forward import first_sums, rows_to
+from attnmath.torch.triton_tile import distance, dropped, factors, keys_from, matrix, moving_scores, times
 
 
 class RowResults(NamedTuple):

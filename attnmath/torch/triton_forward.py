@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from attnmath.torch.gpu.tile import LEAST, dropped, factors, keys_from, matrix, moving_scores, scores, times
+from attnmath.torch.triton_tile import LEAST, dropped, factors, keys_from, matrix, moving_scores, scores, times
 
 
 @triton.jit

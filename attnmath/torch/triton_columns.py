@@ -1,15 +1,15 @@
 """The tangents of the gradients of keys, values and a bias in Triton: by columns and by tiles.
 
-Everything is made again from the sums that rows.py has made. Each result is added up by one
+Everything is made again from the sums that triton_rows.py has made. Each result is added up by one
 program in one order, without atomics: no two runs differ.
 """
 
 import triton
 import triton.language as tl
 
-from attnmath.torch.gpu.entries import back, before_cap
-from attnmath.torch.gpu.forward import rows_to
-from attnmath.torch.gpu.tile import matrix, rows_from, times
+from attnmath.torch.triton_entries import back, before_cap
+from attnmath.torch.triton_forward import rows_to
+from attnmath.torch.triton_tile import matrix, rows_from, times
 
 
 @triton.jit

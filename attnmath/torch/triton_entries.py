@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from attnmath.torch.gpu.tile import dropped, factors, moving_scores, tangent_of_product, times
+from attnmath.torch.triton_tile import dropped, factors, moving_scores, tangent_of_product, times
 
 
 @triton.jit
