@@ -1,8 +1,12 @@
 """Which program computes: the strips, or on request the Triton kernels, where they take the call.
 
-This is the one place that decides. The kernels run on CUDA devices from compute capability
-8.0 on, and in Triton's interpreter (TRITON_INTERPRET=1) on a processor. They take float32,
-bfloat16 and float16, and heads of up to 256; what they do not take, the strips do.
+This is the one place that decides. What PyTorch's kernels do not do of the output, of first
+derivatives, tangents and second derivatives, the Triton kernels do (pip install
+'attnmath[gpu]'): on CUDA devices from compute capability 8.0 on, and in Triton's interpreter
+(TRITON_INTERPRET=1) on a processor, for float32, bfloat16 and float16 and heads of up to 256.
+They are tested in the interpreter and compiled ahead of time, and have not run on a GPU. What
+they do not take, the strips do with the same answer; where Triton is missing, too old or
+fails, one warning says why.
 """
 
 import warnings
