@@ -32,21 +32,20 @@ def scaled_dot_product_attention(
     take the logsumexp. Both have a number for each head, and gradients of every order.
     backend "triton": Triton kernels to second order, where they take the call; not yet run on a GPU.
 
-    The other arguments mean what they mean there; is_causal masks from the upper left; with
-    enable_gqa the heads, the axis before the rows, of query are a multiple of those of key and
-    value. It has derivatives backward and forward, of every order, in every order
-    (torch.autograd, its forward_ad, torch.func with vmap). In each of them memory beside inputs
-    and outputs grows with n + m. Masks that need a gradient get one. Dropout has one seed, drawn
-    from PyTorch's default generator; each derivative draws again, and a weight is dropped or kept
-    by the seed, its head (counted through all leading axes), its query and its key alone. A query
-    that may attend to nothing gives 0 and passes 0 back. First derivatives are the work of
-    PyTorch's own fused kernels where these are right; on processors with sinks too, from their
-    output and its log-sum-exp, and with windows and slopes as masks of blocks of rows, not in 16
-    bits. A cap, dropout, d_v unlike d_k, the gradients of a mask and of slopes, and all other
-    derivatives go strip by strip of the rows. Keys that a window hides from all rows of a block
-    or strip cost nothing. Numbers of 16 bits are summed in float32; autocast casts as it does for
-    PyTorch's function. torch.compile, torch.export, make_fx and fake tensors take it as one
-    operation, with each direction that their backend differentiates.
+    The other arguments mean what they mean there; is_causal masks from the upper left; with enable_gqa the
+    heads, the axis before the rows, of query are a multiple of those of key and value. It has derivatives
+    backward and forward, of every order, in every order (torch.autograd, its forward_ad, torch.func with
+    vmap). In each of them memory beside inputs and outputs grows with n + m. Masks that need a gradient get
+    one. Dropout has one seed, drawn from PyTorch's default generator; each derivative draws again, and a
+    weight is dropped or kept by the seed, its head (counted through all leading axes), its query and its
+    key alone. A query that may attend to nothing gives 0 and passes 0 back. First derivatives are the work
+    of PyTorch's own fused kernels where these are right; on processors with sinks too, from their output
+    and its log-sum-exp, and with windows and slopes as masks of blocks of rows, not in 16 bits. A cap,
+    dropout, d_v unlike d_k, the gradients of a mask and of slopes, and all other derivatives go strip by
+    strip of the rows. Keys that a window hides from all rows of a block or strip cost nothing. Numbers of
+    16 bits are summed in float32; autocast casts as it does for PyTorch's function. torch.compile,
+    torch.export, make_fx and fake tensors take it as one operation, with each direction that their backend
+    differentiates.
     Raises TypeError for another kind of tensor, dtype or option; ValueError for shapes, devices and numbers
     that do not fit, a cap of 0 or less, a window of negative width, sinks or slopes of another number of
     heads, and attn_mask together with is_causal; RuntimeError under is_grads_batched and vectorize, whose
