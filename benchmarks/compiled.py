@@ -32,7 +32,7 @@ CHIPS = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}  # shared memory of a 
 TENSOR_MEMORY = 512  # columns, from sm_100 on
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 SIZES = 16, 32, 64, 128, 256
-NO_SPILLS = {"bfloat16": 256, "float16": 256, "float32": 64}  # up to this head size
+NO_SPILLS = {"bfloat16": 256, "float16": 256, "float32": 32}  # up to this head size
 PLAIN = {"plain": {}, "causal": dict(causal=True)}
 OPTIONS = {
     "window": dict(left=128, right=64), "softcap": dict(softcap=30.0), "slopes": dict(slopes=True),

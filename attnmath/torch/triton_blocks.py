@@ -1,7 +1,7 @@
 """How many rows and keys a tile of each Triton kernel has, and how many warps work on it.
 
-Chosen so that the compiled kernels spill no registers, but for float32 and heads of more than
-64: benchmarks/compiled.py. Not tuned on a GPU.
+Chosen so that the compiled kernels spill no registers, but for float32 and heads of 64 and
+more: benchmarks/compiled.py. Not tuned on a GPU.
 """
 
 from typing import NamedTuple
