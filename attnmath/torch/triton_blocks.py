@@ -28,7 +28,7 @@ HALF = {  # 16 bits: by kernel and head size
 }
 FULL = {  # float32, whose products are not those of tensor cores
     "forward": {64: Blocks(64, 32), 256: Blocks(32, 16)},
-    "jvp": {32: Blocks(32, 32), 64: Blocks(32, 16), 256: Blocks(16, 16)},
+    "jvp": {32: Blocks(32, 32, registers=255), 64: Blocks(32, 16), 256: Blocks(16, 16)},
     "rows": {32: Blocks(32, 16), 256: Blocks(16, 16, registers=255)},
     "columns": {64: Blocks(32, 16), 256: Blocks(16, 16)},
     "tiles": {64: Blocks(16, 16), 256: Blocks(16, 16)},
