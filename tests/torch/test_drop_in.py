@@ -59,7 +59,7 @@ def test_the_signature_is_that_of_pytorch_and_more_by_name():
     names = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
     assert str(inspect.Signature(names)) == (
         "(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False,"
-        " *, softcap=None, sinks=None, window=None, alibi_slopes=None, backend=None)"
+        " *, softcap=None, sinks=None, backend=None, window=None, alibi_slopes=None)"
     )
 
 
