@@ -2,6 +2,7 @@
 
 import argparse
 import io
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -24,6 +25,7 @@ examples:
   attnmath examine kernels/flash.py:forward --backward kernels/flash.py:backward --dtype bfloat16
   attnmath examine torch.nn.functional:scaled_dot_product_attention \\
       --options mask=attn_mask,causal=is_causal,scale=scale
+  attnmath examine my_module:ring --ranks 4 --layout zigzag --options causal
   attnmath vectors my_folder --format npz
 """
 
@@ -72,7 +74,10 @@ def _add_examine(commands: Any) -> None:
     add("--reference", metavar="FUNCTION", help="a plain function, called alike, that it has to agree with")
     add("--dtype", choices=DTYPES, help="the format of its numbers")
     add("--framework", choices=FRAMEWORKS, help="whose arrays it takes")
-    add("--layout", help="the order of its axes, such as bhsd or bshd; found out if not given")
+    add("--layout", help="the order of its axes, such as bhsd or bshd; found out if not given; or over ranks"
+        " which tokens a rank has: contiguous or zigzag")
+    add("--ranks", type=int, metavar="R", help="call it on so many ranks at the same time, each with its own"
+        " tokens, in a group of torch.distributed; under torchrun on those that there are")
     add("--device", help="where it runs, such as cpu or cuda")
     add("--options", type=_options, metavar="NAME=KEYWORD,...",
         help=f"what it can take, and its own keywords; names: {', '.join(OPTIONS)}; a name alone is its"
@@ -114,14 +119,17 @@ def _examine(args: argparse.Namespace) -> int:
 
     say = Progress(args.progress or sys.stderr.isatty(), sys.stderr.isatty())
     try:
-        if args.in_process:
+        if args.in_process or _launched(args):
             report = _report(args, say)
         else:
-            report = judged_apart(partial(_report, args), args.target.rpartition(":")[2], args.time_limit, say)
+            limit = args.time_limit if args.ranks is None else max(args.time_limit, 10.0)
+            report = judged_apart(partial(_report, args), args.target.rpartition(":")[2], limit, say)
     except (ValueError, TypeError, ImportError) as error:
         raise Unusable(" ".join(str(error).split())) from error
     finally:
         say.end()
+    if _launched(args) and os.environ["RANK"] != "0":
+        return report.status  # the first rank says it
     if args.junit is not None:
         _write(args.junit, report.to_junit())
     if args.quiet:
@@ -129,6 +137,11 @@ def _examine(args: argparse.Namespace) -> int:
     else:
         print(report.to_json() if args.json else report)
     return report.status
+
+
+def _launched(args: argparse.Namespace) -> bool:
+    """Whether it is over ranks that torchrun has begun."""
+    return (args.ranks is not None or args.layout in ("contiguous", "zigzag")) and "RANK" in os.environ
 
 
 def _report(args: argparse.Namespace, say: Any) -> Any:
@@ -144,7 +157,7 @@ def _report(args: argparse.Namespace, say: Any) -> Any:
             fn, backward, options=args.options, reference=reference, scale=args.scale, without=args.without,
             conventions=args.conventions, dtype=args.dtype,
             framework=args.framework, layout=args.layout, device=args.device, seed=args.seed,
-            time_limit=args.time_limit, smallest=not args.no_smallest, progress=say,
+            time_limit=args.time_limit, smallest=not args.no_smallest, progress=say, ranks=args.ranks,
         )
 
 

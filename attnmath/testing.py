@@ -14,7 +14,7 @@ def assert_attention_gradients(
 
     fn(q, k, v) -> o, backward(do, q, k, v) -> dq, dk, dv
 
-    Everything else is as for examine: options, reference, scale, dtype, seed, ... A hazard is no
+    Everything else is as for examine: options, reference, scale, dtype, seed, ranks, ... A hazard is no
     failure. Raises AssertionError with the report where it is wrong; where too little could be
     judged, unless allow_not_judged=True; where the scale or the order of the heads is not the usual
     one, a mask of True and False is added, or a rate of dropout changes nothing,

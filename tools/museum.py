@@ -1,5 +1,7 @@
 """The bug museum: every planted mistake before every rule, and the page of the exhibits.
 
+An exhibit with ranks is a case of tests/wild/rings_wrong.py; examine alone sees it, on so many processes.
+
     python tools/museum.py measure [name ...]   run the rules and examine on the mistakes, write museum.json
     python tools/museum.py examine [name ...]   examine alone; the rules as they were measured
     python tools/museum.py page                 write chapters/museum.md from it and from chapters/museum.yml
@@ -16,8 +18,8 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests" / "helpers"), str(ROOT / "tools")]
-from museum_page import faults, page  # noqa: E402
+sys.path[:0] = [str(ROOT / "tests" / "helpers"), str(ROOT / "tests" / "wild"), str(ROOT / "tools")]
+from museum_page import faults, page, rows_of  # noqa: E402
 
 TABLE = ROOT / "attnmath" / "book" / "museum.json"
 PAGE = ROOT / "chapters" / "museum.md"
@@ -55,14 +57,22 @@ def accepted(name: str, shows: list[str]) -> dict[str, bool]:
     return found
 
 
-def examined(name: str) -> tuple[str, list[str]]:
-    """The verdict of `examine`, and the names that it gives."""
+def examined(name: str, ranks: int | None = None) -> tuple[str, list[str]]:
+    """The verdict of `examine`, and the names that it gives; with ranks of a case on so many processes."""
     from attnmath._examine.examine import examine
-    from mistaken import MISTAKES
 
-    p = MISTAKES[name]
-    report = examine(p.fn, p.backward, options=p.options, conventions=p.conventions, layout=p.layout,
-                     dtype="float32", seed=0, smallest=False, progress=False)
+    how = dict(dtype="float32", seed=0, smallest=False, progress=False)
+    if ranks:
+        from rings_wrong import CASES
+
+        c = CASES[name]
+        report = examine(c.function, options={"causal": "is_causal", "scale": "scale"}, ranks=ranks,
+                         conventions={"layout": c.order}, layout=c.layout, **how)
+    else:
+        from mistaken import MISTAKES
+
+        p = MISTAKES[name]
+        report = examine(p.fn, p.backward, options=p.options, conventions=p.conventions, layout=p.layout, **how)
     kinds = "mistake", "contract", "unnamed"
     return report.verdict, list(dict.fromkeys(f.name for f in report.findings if f.kind in kinds))
 
@@ -70,17 +80,23 @@ def examined(name: str) -> tuple[str, list[str]]:
 def measured(table: dict, names: list[str] = (), rules: bool = True) -> dict:
     """The table with these mistakes measured again, or all; with rules=False by examine alone."""
     chosen = [e for e in exhibits() if e["name"] in names or not names]
-    right, rows = dict(table["right"]), dict(table["mistakes"])
-    for shows in sorted({", ".join(e.get("shows", [])) for e in chosen} if rules else ()):
+    right, rows = dict(table["right"]), rows_of(table)
+    for shows in sorted({", ".join(e.get("shows", [])) for e in chosen if "ranks" not in e} if rules else ()):
         right[shows] = accepted(RIGHT, shows.split(", "))
         print("right", shows, _line(right[shows]), flush=True)
     for entry in chosen:
-        name, row = entry["name"], {"family": entry["family"], "shows": ", ".join(entry.get("shows", []))}
-        row["accepted"] = accepted(name, entry.get("shows", [])) if rules else rows[name]["accepted"]
-        row["verdict"], row["named"] = examined(name)
+        name, row = entry["name"], {"family": entry["family"]}
+        if "ranks" in entry:
+            row["ranks"] = entry["ranks"]
+        else:
+            row["shows"] = ", ".join(entry.get("shows", []))
+            row["accepted"] = accepted(name, entry.get("shows", [])) if rules else rows[name]["accepted"]
+        row["verdict"], row["named"] = examined(name, entry.get("ranks"))
         rows[name] = row
-        print(name, _line(row["accepted"]), row["verdict"], *row["named"], flush=True)
-    return {"right": right, "mistakes": {e["name"]: rows[e["name"]] for e in exhibits() if e["name"] in rows}}
+        print(name, _line(row.get("accepted", {})), row["verdict"], *row["named"], flush=True)
+    some = {e["name"]: rows[e["name"]] for e in exhibits() if e["name"] in rows}
+    return {"right": right, "mistakes": {name: row for name, row in some.items() if "ranks" not in row},
+            "ranks": {name: row for name, row in some.items() if "ranks" in row}}
 
 
 def _line(row: dict[str, bool]) -> str:
@@ -116,7 +132,7 @@ def main() -> int:
         table = measured(before, given.names, given.command == "measure")
         TABLE.write_text(json.dumps(table, indent=1) + "\n", "utf-8")
     table = json.loads(TABLE.read_text("utf-8"))
-    if len(table["mistakes"]) == len(exhibits()):
+    if len(rows_of(table)) == len(exhibits()):
         PAGE.write_text(page(exhibits(), table), "utf-8")
     return 0
 

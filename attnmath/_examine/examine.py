@@ -20,6 +20,7 @@ from attnmath._examine.diagnosis.examination import Examination
 from attnmath._examine.diagnosis.reference import checked_reference
 from attnmath._examine.problems.case import USUAL_SCALES, Conventions, scale_number
 from attnmath._examine.problems.steps import EMPTY_ROWS
+from attnmath._examine.ranks.spread import LAYOUTS, judged_over_ranks, ranked, spread_of
 from attnmath._examine.report.display import Progress
 from attnmath._examine.report.report import Report
 from attnmath._examine.second.calls import NoDerivatives, checked_second
@@ -48,7 +49,7 @@ def examine(
     without: Iterable[str] = (), dtype: Any = None, framework: str | None = None, layout: str | None = None,
     device: Any = None, truncate: bool | None = None,
     seed: int | None = None, time_limit: float = 30.0, smallest: bool = True,
-    progress: bool | Callable[[str], None] | None = None, isolate: bool = False,
+    progress: bool | Callable[[str], None] | None = None, isolate: bool = False, ranks: int | None = None,
 ) -> Report:
     """Whether an attention and its gradients are right, and if not, which term is wrong.
 
@@ -72,6 +73,11 @@ def examine(
     tensor cores do; None does so on CUDA alone. Raises TypeError for what cannot be called, ValueError for an
     option or a convention that is not known.
 
+    With ranks=4 it is context-parallel: fn is called on each of four ranks at the same time, each a process in
+    torch.distributed's default group, with that rank's own tokens of q, k and v, as many of each, and returns
+    its rows of o; layout is then "contiguous" or "zigzag", which tokens a rank has. Where torchrun began this
+    program, every rank calls examine, and those ranks are used.
+
     jvp(q, k, v, q_dot, k_dot, v_dot, **options) -> o_dot, or o and o_dot; vjp_vjp(q_dot, k_dot, v_dot, do, q, k,
     v, **options) -> do_bar, q_bar, k_bar, v_bar, the gradients of sum(q_dot * dq + k_dot * dk + v_dot * dv): both
     are judged as a backward is. True is PyTorch's or JAX's own derivative of fn, and of its backward.
@@ -87,8 +93,13 @@ def examine(
     Derived in chapters/examine.md.
     """
     began = time.perf_counter()
-    told = replace(_demanded(conventions, layout, scale), truncate=_truncated(truncate, device))
+    spread = spread_of(ranks, layout)
+    smallest = smallest and not spread  # lines to paste call a function in one process
+    layout = None if spread and layout in LAYOUTS else layout
+    told = replace(_demanded(conventions, layout, scale), truncate=_truncated(truncate, device), ranks=spread)
     second = checked_second(jvp, vjp_vjp)
+    if spread and (second or reference is not None or framework not in (None, "torch")):
+        raise ValueError("examine: over ranks it takes functions of PyTorch, without jvp, vjp_vjp and reference")
     check_candidate(fn, backward, told.layout, time_limit)
     seed = secrets.randbits(31) if seed is None else _whole_number(seed)
     screen = sys.stderr.isatty()
@@ -97,7 +108,10 @@ def examine(
     how |= dict(time_limit=time_limit, sizes=sizes)
     given = None if reference is None else checked_reference(reference)
     work = partial(_examined, fn, backward, how, told, seed, smallest, _words(without), given, second)
-    report = judged_apart(work, name_of(fn), time_limit, say) if isolate else work(say)
+    if spread:
+        report = judged_over_ranks(work, (fn, backward), spread, how, say, isolate)
+    else:
+        report = judged_apart(work, name_of(fn), time_limit, say) if isolate else work(say)
     say("")
     return replace(report, seconds=time.perf_counter() - began, seed=seed)
 
@@ -105,9 +119,11 @@ def examine(
 def _examined(
     fn: Callable, backward: Callable | None, how: Mapping[str, Any], told: Conventions, seed: int, smallest: bool,
     without: frozenset[str], reference: Any, second: Mapping[str, Any], say: Callable[[str], None],
+    pool: Any = None,
 ) -> Report:
     """The report, in this process."""
-    candidate = Candidate(fn, backward, **how)
+    given = fn, backward
+    candidate: Any = ranked(*given, told.ranks, how, pool) if told.ranks else Candidate(*given, **how)
     examination = Examination(candidate, told, seed, say, without, reference)
     try:
         with given_back():
@@ -119,6 +135,8 @@ def _examined(
         return examination.failed(error)
     finally:
         candidate.worker.close()
+        if told.ranks:
+            candidate.close()
 
 
 def _words(without: Iterable[str]) -> frozenset[str]:

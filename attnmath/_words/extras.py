@@ -1,6 +1,7 @@
 """What to install for a library that is not there."""
 
-EXTRAS = {"torch": "torch", "jax": "adapters", "transformers": "adapters", "safetensors": "vectors"}
+EXTRAS = {"torch": "torch", "jax": "adapters", "transformers": "adapters", "safetensors": "vectors",
+          "triton": "gpu"}
 
 
 def install(library: str, extra: str | None = None) -> str:

@@ -6,6 +6,14 @@ asked      what it may be given
 functions  a head and its derivatives, as functions that PyTorch differentiates
 operators  the same as operators, which PyTorch records as one
 kernels    first derivatives by PyTorch's own kernels, where these are right
+backend    the strips, or on request the Triton kernels
+triton_launch   calls of the Triton kernels, imported when they are asked for
+triton_blocks   how large a tile is
+triton_forward  the output with its log-sum-exp, and with its tangent
+triton_rows     the tangents of the output and of the gradient of the queries
+triton_columns  the tangents of the gradients of keys, values and a bias
+triton_entries  what the last two do entry by entry
+triton_tile     one tile: what is read, capped, added, hidden and dropped there
 strips     to second order, strip by strip of the rows
 higher     of every order, strip by strip
 ring       ring_attention: tokens spread over processes; its messages, passes and tiles

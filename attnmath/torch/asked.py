@@ -10,13 +10,14 @@ from torch import Tensor
 
 from attnmath._given.arguments import broadcast
 
+BACKENDS = ("triton",)
 NAME = "scaled_dot_product_attention"
 TENSOR_DTYPES = torch.float64, torch.float32, torch.bfloat16, torch.float16
 
 
 def check_call(
     query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_causal: Any, scale: Any, enable_gqa: Any,
-    softcap: Any, sinks: Any, window: Any, alibi_slopes: Any,
+    softcap: Any, sinks: Any, window: Any, alibi_slopes: Any, backend: Any,
 ) -> None:
     """Raises TypeError or ValueError for what cannot be computed."""
     arrays = {"query": query, "key": key, "value": value}
@@ -32,6 +33,8 @@ def check_call(
         _refuse(ValueError, "query is on meta", "to be on a device that has its numbers")
     _check_numbers(dropout_p, is_causal, scale, enable_gqa)
     _check_cap_and_window(softcap, window)
+    if backend is not None and backend not in BACKENDS:
+        _refuse(ValueError, f"backend is {backend!r}", f"None or {' or '.join(map(repr, BACKENDS))}")
     lead = _leading_axes(query, key, value, enable_gqa)
     if attn_mask is not None:
         _check_mask(attn_mask, query, (*lead, query.shape[-2], key.shape[-2]))

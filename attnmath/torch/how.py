@@ -17,7 +17,8 @@ class How(NamedTuple):
     all. slopes: whether the slopes of the heads count. For dropout alone, where queries,
     keys and heads are a part of more: the places of the first query and of the first key
     there, and heads, the number of each head in int64, with the leading axes of Q and K or
-    broadcasting to them; None for 0, 1, 2, ... in their order.
+    broadcasting to them; None for 0, 1, 2, ... in their order. backend: "triton" for its
+    kernels where they take the call, None for the strips.
     """
 
     scale: float
@@ -31,6 +32,7 @@ class How(NamedTuple):
     first_row: int = 0
     first_key: int = 0
     heads: Tensor | None = None
+    backend: str | None = None
 
 
 def without_autocast(*tensors: Tensor | None) -> AbstractContextManager:

@@ -1,4 +1,4 @@
-"""First derivatives by PyTorch's own kernels where they are right, else strip by strip.
+"""First derivatives by PyTorch's own kernels where they are right, else by those of the backend.
 
 The kernel for processors keeps L, the log-sum-exp of each row, alone. Where a row's
 scores are large numbers, as after a mask of large finite ones, L has no digits left for
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.backends import cuda
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnmath.torch import strips, tiles
+from attnmath.torch import backend, tiles
 from attnmath.torch.how import How
 from attnmath.torch.products import Derivatives
 from attnmath.torch.tiles import broadcast_leading, edges
@@ -46,10 +46,13 @@ def forward(
     found = run_forward(call, how) if call else None
     if call and found:
         return unfolded(found[0], call.lead, 2), unfolded(found[1], call.lead, 1)
+    L = None
     if accelerator(Q, K, V, B, S, how):
         O = scaled_dot_product_attention(Q, K, V, is_causal=how.causal, scale=how.scale)
     else:
-        O = strips.forward(Q, K, V, B, S, how)
+        O, L = backend.forward(Q, K, V, B, S, how)
+    if L is not None and not call:
+        return O, L
     kind = torch.promote_types(O.dtype, torch.float32)
     return O, O.new_full(O.shape[:-1], torch.nan, dtype=kind)
 
@@ -60,7 +63,7 @@ def vjp(
 ) -> Derivatives:
     """The gradients, with the output and its L where they are there.  -> dQ, dK, dV, dB, dS"""
     if needs[3] or needs[4] and how.slopes:
-        return strips.vjp(dO, Q, K, V, B, S, how, needs=needs)
+        return backend.vjp(dO, Q, K, V, B, S, how, needs=needs)
     call = processor(Q, K, V, B, S, how) if L is not None and has_digits(L) else None
     got: Sequence
     if call:
@@ -71,7 +74,7 @@ def vjp(
             O = scaled_dot_product_attention(q, k, v, is_causal=how.causal, scale=how.scale)
         got = torch.autograd.grad(O, x, dO)
     else:
-        return strips.vjp(dO, Q, K, V, B, S, how, needs=needs)
+        return backend.vjp(dO, Q, K, V, B, S, how, needs=needs)
     dQ, dK, dV = (g.sum_to_size(x.shape) if need else None for g, x, need in zip(got, (Q, K, V), needs))
     return dQ, dK, dV, None, got[3].sum_to_size(S.shape).to(S.dtype) if S is not None and needs[4] else None
 

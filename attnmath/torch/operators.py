@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnmath.torch import kernels, strips
+from attnmath.torch import backend, kernels
 from attnmath.torch.how import How
 from attnmath.torch.tiles import broadcast_leading
 
 LIBRARY = torch.library.Library("attnmath", "DEF")
 HOW = ("float scale, bool causal, float dropout, Tensor? seed, float? softcap, SymInt? left, SymInt? right,"
-       " bool slopes, SymInt first_row, SymInt first_key, Tensor? heads")
+       " bool slopes, SymInt first_row, SymInt first_key, Tensor? heads, str? backend")
 
 
 def operator(inputs: str, shapes: Callable, needs: bool = False) -> Callable[[Callable], Callable]:
@@ -91,9 +91,9 @@ def vjp(*given: Any) -> tuple:
 
 @operator("Q_dot K_dot V_dot B_dot S_dot Q K V B S", with_tangent)
 def jvp(*given: Any) -> tuple:
-    return strips.jvp(*given)
+    return backend.jvp(*given)
 
 
 @operator("dO_dot Q_dot K_dot V_dot B_dot S_dot dO Q K V B S", lambda *x: rooms_like(*x[6:]), needs=True)
 def second(*given: Any) -> tuple:
-    return strips.second(*given[:-1], needs=given[-1])
+    return backend.second(*given[:-1], needs=given[-1])

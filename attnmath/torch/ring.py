@@ -107,7 +107,7 @@ def with_sinks(O: Tensor, L: Tensor, s: Tensor) -> Tensor:
 def check(query: Any, key: Any, value: Any, mask: Any, options: tuple, layout: Any) -> None:
     """Raises TypeError or ValueError for what this rank alone can see."""
     try:
-        check_call(query, key, value, None, *(*options, None))
+        check_call(query, key, value, None, *(*options, None, None))
     except (TypeError, ValueError) as error:
         raise type(error)(str(error).replace(OF_ONE, NAME, 1)) from None
     lengths = query.shape[-2], key.shape[-2]

@@ -14,7 +14,7 @@ from attnmath.torch.how import How
 def scaled_dot_product_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False, *,
-    softcap: float | None = None, sinks: torch.Tensor | None = None,
+    softcap: float | None = None, sinks: torch.Tensor | None = None, backend: str | None = None,
     window: tuple[int | None, int | None] | None = None, alibi_slopes: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention as torch.nn.functional has it, differentiable in every direction.
@@ -30,27 +30,26 @@ def scaled_dot_product_attention(
     alibi_slopes: slope |i + m - n - j| is taken from the score of query i and key j.
     sinks: each row has one more key, with this score and the value 0; of several sinks
     take the logsumexp. Both have a number for each head, and gradients of every order.
+    backend "triton": Triton kernels to second order, where they take the call; not yet run on a GPU.
 
-    The other arguments mean what they mean there; is_causal masks from the upper left; with
-    enable_gqa the heads, the axis before the rows, of query are a multiple of those of
-    key and value. It has derivatives backward and forward, of every order, in every
-    order (torch.autograd, its forward_ad, torch.func with vmap). In each of them memory
-    beside inputs and outputs grows with n + m. Masks that need a gradient get one.
-    Dropout has one seed, drawn from PyTorch's default generator; each derivative draws again,
-    and a weight is dropped or kept by the seed, its head (counted through all leading axes),
-    its query and its key alone. A query that may attend to nothing gives 0 and passes 0
-    back. First derivatives are the work of PyTorch's own fused kernels where these are
-    right; on processors with sinks too, from their output and its log-sum-exp, and with
-    windows and slopes as masks of blocks of rows, not in 16 bits. A cap, dropout, d_v
-    unlike d_k, the gradients of a mask and of slopes, and all other derivatives go strip
-    by strip of the rows. Keys that a window hides from all rows of a block or strip cost
-    nothing. Numbers of 16 bits are summed in float32; autocast casts as it does for
-    PyTorch's function. torch.compile, torch.export, make_fx and fake tensors take it as one
-    operation, with each direction that their backend differentiates.
-    Raises TypeError for another kind of tensor, dtype or option; ValueError for shapes,
-    devices and numbers that do not fit, a cap of 0 or less, a window of negative width,
-    sinks or slopes of another number of heads, and attn_mask together with is_causal;
-    RuntimeError under is_grads_batched and vectorize, whose work torch.func.vmap does.
+    The other arguments mean what they mean there; is_causal masks from the upper left; with enable_gqa the
+    heads, the axis before the rows, of query are a multiple of those of key and value. It has derivatives
+    backward and forward, of every order, in every order (torch.autograd, its forward_ad, torch.func with
+    vmap). In each of them memory beside inputs and outputs grows with n + m. Masks that need a gradient get
+    one. Dropout has one seed, drawn from PyTorch's default generator; each derivative draws again, and a
+    weight is dropped or kept by the seed, its head (counted through all leading axes), its query and its
+    key alone. A query that may attend to nothing gives 0 and passes 0 back. First derivatives are the work
+    of PyTorch's own fused kernels where these are right; on processors with sinks too, from their output
+    and its log-sum-exp, and with windows and slopes as masks of blocks of rows, not in 16 bits. A cap,
+    dropout, d_v unlike d_k, the gradients of a mask and of slopes, and all other derivatives go strip by
+    strip of the rows. Keys that a window hides from all rows of a block or strip cost nothing. Numbers of
+    16 bits are summed in float32; autocast casts as it does for PyTorch's function. torch.compile,
+    torch.export, make_fx and fake tensors take it as one operation, with each direction that their backend
+    differentiates.
+    Raises TypeError for another kind of tensor, dtype or option; ValueError for shapes, devices and numbers
+    that do not fit, a cap of 0 or less, a window of negative width, sinks or slopes of another number of
+    heads, and attn_mask together with is_causal; RuntimeError under is_grads_batched and vectorize, whose
+    work torch.func.vmap does.
 
     >>> import torch
     >>> from attnmath.torch import scaled_dot_product_attention
@@ -69,18 +68,20 @@ def scaled_dot_product_attention(
     Derived in chapters/second.md, eq:attention_hvp.
     """
     return _as_one_operation(
-        query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, softcap, sinks, window, alibi_slopes
+        query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, softcap, sinks, window,
+        alibi_slopes, backend,
     )
 
 
 def _as_one_operation(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
     scale: float | None, enable_gqa: bool, softcap: float | None, sinks: Tensor | None, window: tuple | None,
-    alibi_slopes: Tensor | None,
+    alibi_slopes: Tensor | None, backend: str | None,
 ) -> Tensor:
     query, key, value, attn_mask = cast(query, key, value, attn_mask)
     check_call(
-        query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, softcap, sinks, window, alibi_slopes
+        query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, softcap, sinks, window,
+        alibi_slopes, backend,
     )
     scale = float(query.shape[-1]) ** -0.5 if scale is None else float(scale)
     seed = None
@@ -89,7 +90,7 @@ def _as_one_operation(
     softcap = None if softcap is None else float(softcap)
     left, right = window or (None, None)
     slopes = alibi_slopes is not None
-    how = How(scale, bool(is_causal), float(dropout_p), None, softcap, left, right, slopes)
+    how = How(scale, bool(is_causal), float(dropout_p), None, softcap, left, right, slopes, backend=backend)
     axes = max(x.ndim for x in (query, key, value))
     of_heads = slopes_and_sinks(alibi_slopes, sinks)
     Q, K, V, B, S = canonical(query, key, value, attn_mask, of_heads, enable_gqa)

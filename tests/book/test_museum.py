@@ -73,6 +73,19 @@ def test_examine_accepts_no_exhibit_and_names_nine_of_ten():
     assert len(named) >= 0.9 * len(rows)
 
 
+def test_examine_accepts_no_exhibit_over_processes():
+    rows = TABLE["ranks"]
+    assert len(rows) == 11 and {row["ranks"] for row in rows.values()} == {2}
+    assert {name: row["verdict"] for name, row in rows.items() if row["verdict"] != "wrong"} == {
+        "sink_left_out": "not judged", "batch_mixed_with_sequence": "not in the list",
+        "rest_of_the_keys_dropped": "not in the list"}
+
+
+def test_what_examine_says_again_over_processes():
+    row = TABLE["ranks"]["reduced_gradient_lost"]
+    assert museum.examined("reduced_gradient_lost", 2) == (row["verdict"], row["named"]) == ("wrong", ["zeros"])
+
+
 def test_rules_accept_the_right_program():
     assert all(rule(right, right, drawn()) for rule in RULES.values())
 
@@ -137,6 +150,7 @@ def test_the_data_as_they_are():
     (lambda e, t: e[0].update(title=e[1]["title"]), "two exhibits have this title"),
     (lambda e, t: t["mistakes"].pop(e[0]["name"]), "not measured"),
     (lambda e, t: e.pop(0), "not in the museum"),
+    (lambda e, t: e[-1].update(ranks=3), "another number of processes"),
     (lambda e, t: t["mistakes"][e[0]["name"]]["accepted"].pop("fla"), "measured with other rules"),
 ])
 def test_a_fault_of_the_data_is_found(change, found):

@@ -379,7 +379,7 @@ def test_a_layer_too():
 
 
 def test_without_a_copy_functions_are_sent_by_their_names(monkeypatch):
-    monkeypatch.setattr(process, "_context", lambda: multiprocessing.get_context("spawn"))
+    monkeypatch.setattr(process, "context_of_processes", lambda: multiprocessing.get_context("spawn"))
     assert examine(sdpa, seed=0, isolate=True, smallest=False).right
     with pytest.raises(ValueError, match="needs functions that are found in a module"):
         examine(lambda q, k, v: sdpa(q, k, v), seed=0, isolate=True)

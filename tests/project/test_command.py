@@ -173,14 +173,14 @@ def test_everything_that_is_told_is_passed_on(folder, asked):
     words = ["--options", "mask=attn_mask,causal=always,scale,groups", "--conventions", "causal=lower_right",
              "--dtype", "float16", "--layout", "bshd", "--framework", "numpy", "--device", "cpu",
              "--seed", "7", "--time-limit", "2.5", "--no-smallest", "--reference", PAIR[0], "--scale", "1",
-             "--without", "dV,window", "--in-process"]
+             "--without", "dV,window", "--in-process", "--ranks", "4"]
     assert main(["examine", *PAIR, *words]) == 0
     (fn, backward), options = asked.calls[0]
     assert (fn.__name__, backward.__name__) == ("forward", "backward")
     assert callable(options.pop("progress")) and options.pop("reference").__name__ == "forward"
     assert options == dict(
         options={"mask": "attn_mask", "causal": True, "scale": "scale", "groups": None},
-        conventions={"causal": "lower_right"}, dtype="float16", layout="bshd", framework="numpy",
+        conventions={"causal": "lower_right"}, dtype="float16", layout="bshd", framework="numpy", ranks=4,
         device="cpu", seed=7, time_limit=2.5, smallest=False, scale="1",
         without=["dV", "window"],
     )

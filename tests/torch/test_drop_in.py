@@ -59,7 +59,7 @@ def test_the_signature_is_that_of_pytorch_and_more_by_name():
     names = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
     assert str(inspect.Signature(names)) == (
         "(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False,"
-        " *, softcap=None, sinks=None, window=None, alibi_slopes=None)"
+        " *, softcap=None, sinks=None, backend=None, window=None, alibi_slopes=None)"
     )
 
 
@@ -705,7 +705,7 @@ def test_it_is_imported_when_it_is_asked_for():
     code = ("import sys, attnmath.torch as t; print('torch._dynamo' in sys.modules, t.__all__);"
             " t.patched_attention; print('torch._dynamo' in sys.modules)")
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    names = ["load_weights", "patched_attention", "scaled_dot_product_attention", "weights_from"]
+    names = ["load_weights", "patched_attention", "ring_attention", "scaled_dot_product_attention", "weights_from"]
     assert out == f"False {names}\nTrue\n"
     with pytest.raises(AttributeError, match="no attribute 'attention'"):
         attnmath.torch.attention  # noqa: B018

@@ -66,6 +66,7 @@ class Called:
     output: contract.Output
     arrays: Numpy
     earlier: list[tuple]  # what the call before returned, and its bits
+    steps: tuple[int, ...] = ()  # of which sizes may have to be multiples, beside powers of two
 
     def attempt(self, case: Case, call: Call, faults: list[Fault]) -> Answer:
         """The answer; what was done wrong is added to the faults."""

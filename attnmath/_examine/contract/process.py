@@ -43,7 +43,7 @@ def apart(work: Callable[[Say], Result], time_limit: float, say: Say) -> Result:
     twice the time limit, or works longer than WHOLE time limits. It can have MEMORY bytes more than
     it begins with. With it ends every process that it began.
     """
-    context = _context()
+    context = context_of_processes()
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_child, args=(there, work), daemon=False)
     with warnings.catch_warnings():
@@ -68,7 +68,7 @@ def judged_apart(work: Callable[[Say], Report], name: str, time_limit: float, sa
         return Report("not judged", name, findings=(Finding("contract", "ended", str(ended)),))
 
 
-def _context() -> Any:
+def context_of_processes() -> Any:
     """fork, where no library's threads are lost by it; else spawn."""
     torch = sys.modules.get("torch")
     used = torch is not None and torch.cuda.is_initialized()
@@ -78,7 +78,7 @@ def _context() -> Any:
 
 def _awaited(process: Any, here: Connection, time_limit: float, say: Say) -> Any:
     """What the process sends in the end; what it says meanwhile is said on."""
-    doing, used = "its beginning", partial(_processor_time, process.pid)
+    doing, used = "its beginning", partial(processor_time_of, process.pid)
     began, silent = time.monotonic(), Patience(max(2 * time_limit, LEAST), used)
     while True:
         if here.poll(BEAT):
@@ -114,7 +114,7 @@ def _how(code: int | None) -> str:
     return f"the process ended with signal {-code}" + (f" ({CRASHES.get(name, name)})" if name else "")
 
 
-def _processor_time(pid: int) -> float:
+def processor_time_of(pid: int) -> float:
     """The seconds of a processor that a process has used, where they can be known."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
@@ -149,7 +149,7 @@ def _child(there: Connection, work: Callable[[Say], Any]) -> None:
     _settle()
     threading.Thread(target=_beat, args=(send,), daemon=True).start()
     try:
-        with _silent():
+        with silent():
             result = work(partial(send, "says"))
         send("result", result)
     except BaseException as error:
@@ -188,7 +188,7 @@ def _settle() -> None:
 
 
 @contextlib.contextmanager
-def _silent() -> Iterator[None]:
+def silent() -> Iterator[None]:
     """What is written goes nowhere, that of libraries in C as well."""
     nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, open to the end of the process
     with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):

@@ -21,11 +21,12 @@ from attnmath._examine.mistakes.mistakes import GENERATED, IN_TILES, MISTAKES
 from attnmath._examine.mistakes.modes import BACK_NAMES, IN_WAY_BACK, KERNELS, OWN
 from attnmath._examine.mistakes.parts import Part, parts_of
 from attnmath._examine.mistakes.wrong_pieces import WRONG_PIECES
+from attnmath._examine.mistakes.wrong_rank_masks import WRONG_RANKS
 from attnmath._examine.problems.case import Case
 from attnmath._examine.problems.steps import Mistake, StepChanges
 from attnmath._examine.report.report import Finding
 
-NAMED = [*WRONG_PIECES, PASSED_BACK, *MISTAKES, *MEMORY]
+NAMED = [*WRONG_RANKS, *WRONG_PIECES, PASSED_BACK, *MISTAKES, *MEMORY]
 HEAD_MISTAKES = [*NAMED, *GENERATED]
 GENERATED_NAMES = {m.name for m in (*GENERATED, *IN_TILES)}
 MOST_TERMS = 6  # readings of the separate terms
@@ -83,8 +84,9 @@ def diagnose(
 
 
 def alike(failures: Sequence[Failure]) -> Iterator[Iterator[tuple[Edit, ...]]]:
-    """One edit, the same everywhere: those that have a name, known numbers, all others, in tiles."""
-    yield one_edit(failures, NAMED)
+    """One edit, the same everywhere: those of ranks, those with a name, known numbers, all others, in tiles."""
+    yield one_edit(failures, WRONG_RANKS)
+    yield one_edit(failures, NAMED[len(WRONG_RANKS):])
     yield islice(multiples(failures), MOST_TERMS)
     yield one_edit(failures, GENERATED)
     yield one_edit(failures, IN_TILES)

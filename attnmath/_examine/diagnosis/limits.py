@@ -46,7 +46,7 @@ class Asking:
         x = getattr(self.sizes, letters[0])
         if self.with_(letters, x + 1):
             return 1
-        steps = [2**k for k in range(1, 9) if x % 2**k == 0] + [x]
+        steps = [*self.candidate.steps, *(2**k for k in range(1, 9) if x % 2**k == 0), x]
         return next((g for g in dict.fromkeys(steps) if self.with_(letters, x + g)), None)
 
 

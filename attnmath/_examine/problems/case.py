@@ -46,6 +46,7 @@ class Conventions:
     fill: str | None = None  # "-1e4": what is added to the score of what is hidden, where that is not -inf
     pieces: Any = None  # what it has beside plain attention: Pieces
     truncate: bool = field(default=False, compare=False)  # whether its sums may cut off digits: a matter of bounds
+    ranks: Any = field(default=None, compare=False)  # over which ranks its tokens are spread, and how: Spread
 
     @property
     def hidden(self) -> float:

@@ -42,7 +42,7 @@ class Taken:
             s["n"] = min(s["n"], s["m"])
         if self.same_width:
             s["d_v"] = s["d_k"]
-        heads, groups = only.get("H", s["H"]), s["H"] // s["G"]
+        heads, groups = only.get("H", s["H"]), asked[1] // asked[2]
         fewer = heads // min(groups, heads)
         s |= {"H": heads, "G": fewer if heads % fewer == 0 else 1} | only
         for x, y in (LENGTHS, WIDTHS):  # and what was equal stays so, where it may

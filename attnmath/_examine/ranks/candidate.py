@@ -1,0 +1,117 @@
+"""A candidate that is called on each rank, and judged as one function of all tokens."""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from attnmath._examine.contract.attempt import Call
+from attnmath._examine.contract.candidate import Candidate, Outcome
+from attnmath._examine.contract.functions import Broken, Fault, name_of
+from attnmath._examine.contract.layouts import axes_of, parts_of_layout, to_layout
+from attnmath._examine.problems.case import Answer, Case, Conventions, Sizes
+from attnmath._examine.ranks.over import Over
+from attnmath._examine.ranks.pool import Pool
+from attnmath._examine.ranks.spread import Spread
+
+ASKING = 5.0  # seconds for a call that only asks whether uneven lengths are taken
+ENOUGH = 7  # tokens: a length of problems that ask
+
+
+class RankedCandidate(Candidate):
+    """fn(q, k, v, **options) -> o on each rank with its own tokens; backward, if there is one, in the same way."""
+
+    def __init__(self, fn: Callable, backward: Callable | None, spread: Spread, *, time_limit: float = 30.0,
+                 pool: Any = None, device: Any = None, **how: Any) -> None:
+        self.spread = spread
+        pool = pool or Pool((fn, backward), spread.ranks, time_limit, device)
+        self.over = Over(fn, backward, spread, pool)
+        how = {**how, "framework": "torch", "time_limit": 12 * time_limit + 60}  # longer than the ranks may take
+        super().__init__(self.over, None if backward is None else self.over.way_back, **how)
+        self.steps = spread.ranks, spread.unit
+        not_ours = Fault("raises", "lengths that the ranks do not divide are not tried under torchrun")
+        self.uneven: dict[str, Fault | None] = {}  # of lengths that differ, or are 0 on some: why not
+        if not isinstance(pool, Pool):  # which cannot be begun again
+            self.uneven = dict.fromkeys(("uneven", "few"), not_ours)
+
+    def __repr__(self) -> str:
+        return f"{name_of(self.over.fn)} {self.spread.words}"
+
+    def again(self, dtype: str) -> "RankedCandidate":
+        """The same functions with numbers of another format."""
+        other = copy.copy(self)
+        other.given_dtype = dtype
+        other._use("torch")
+        return other
+
+    def stated(self, sizes: Sizes) -> Sizes:
+        """Sizes that nobody refuses who takes any: n = m, as many tokens and heads on each rank."""
+        ranks, unit = self.spread.ranks, self.spread.unit
+        n = unit * ceil(max(sizes.n, sizes.m, ENOUGH) / unit)
+        H = ranks * ceil(sizes.H / ranks)
+        return super().stated(replace(sizes, n=n, m=n, H=H))
+
+    def close(self) -> None:
+        """The ranks end."""
+        self.over.pool.close()
+
+    def run(self, case: Case, means: Conventions | None = None, seed: int = 0, *, forward: bool = False,
+            only: str | None = None) -> Outcome:
+        """The candidate's answer; what ranks cannot be given is refused."""
+        if (why := self._refused(case, means or Conventions())) and not self.worker.hung:
+            return Outcome(None, why, (), case)
+        outcome = super().run(case, means, seed, forward=forward, only=only)
+        if self.over.pool.given_up is not None:
+            self.worker.hung = self.over.pool.given_up
+        return outcome
+
+    def _refused(self, case: Case, means: Conventions) -> Fault | None:
+        """Why a problem is not given."""
+        n, m = case.sizes["n"], case.sizes["m"]
+        if n != m:
+            return Fault("raises", "a rank has as many queries as keys, its own tokens")
+        if n % self.spread.unit == 0:
+            return None
+        kind = "few" if n < self.spread.unit else "uneven"
+        if kind not in self.uneven:
+            if kind == "few" and self._asked("uneven", means):
+                self.uneven["few"] = self.uneven["uneven"]
+            else:
+                self._asked(kind, means)
+        return self.uneven[kind]
+
+    def _asked(self, kind: str, means: Conventions) -> Fault | None:
+        """Why lengths that the ranks do not divide are not taken; asked once, there and back."""
+        if kind not in self.uneven:
+            unit, heads = self.spread.unit, self.sizes.H if self.sizes else self.spread.ranks
+            n = max(1, unit - 1) if kind == "few" else 2 * unit + 1
+            x = np.zeros((1, heads if "h" in (means.layout or "bhsd") else 1, n, 16))
+            self.over.limit = min(ASKING, self.over.pool.limit)
+            try:
+                self.uneven[kind] = super().run(Case(x, x, x, x), means).error
+            finally:
+                self.over.limit = None
+        return self.uneven[kind]
+
+    def attempt(self, case: Case, call: Call, faults: list[Fault]) -> Answer:
+        """The answer; where the axes of queries are is said to what is called."""
+        over, letters = self.over, parts_of_layout(call.layout)[0]
+        if any("s" not in axes_of(call.layout, of) for of in "QKO"):
+            raise Broken(Fault("options", f"its layout {call.layout} has no axis of tokens"))
+        over.layout, over.shape = call.layout, tuple(to_layout(case.dO, call.layout, "O").shape)
+        scores = "".join(x for x in "bhnm" if x in "nm" or x in letters)
+        axes = {"mask": call.means.mask_axes or scores, "bias": call.means.bias_axes or scores,
+                "dropout_mask": scores}
+        own: Mapping[str, Any] = self.options
+        over.rows = {own[word]: x.index("n") for word, x in axes.items()
+                     if isinstance(own.get(word), str) and "n" in x}
+        differentiated = case.bias is not None and "constant bias" not in case.traits
+        over.bias = own["bias"] if differentiated else None
+        over.faults.clear()
+        answer = super().attempt(case, call, faults)
+        faults += over.faults
+        self.output.beside = over.beside
+        return answer

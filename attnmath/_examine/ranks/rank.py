@@ -1,0 +1,157 @@
+"""What runs on a rank: it is handed its own rows, calls what is examined, and sends back what that gives."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from attnmath._examine.contract.contract import kind
+from attnmath._examine.contract.functions import message
+
+Function = Callable[..., Any]
+GRADIENTS = "dQ", "dK", "dV", "dB"
+
+
+class Sent(NamedTuple):
+    """A tensor on its way from one process to another."""
+
+    numbers: np.ndarray
+    dtype: str
+    memory: str = "own"  # "strided": in reverse order; "broadcast": constant along the next
+    constant: tuple[int, ...] = ()
+
+
+def sent(x: torch.Tensor) -> Sent:
+    """A tensor as what can be sent, with how it lies in memory."""
+    constant = tuple(i for i, (step, size) in enumerate(zip(x.stride(), x.shape)) if step == 0 and size > 1)
+    memory = "broadcast" if constant else "own" if x.is_contiguous() else "strided"
+    x = x.detach().cpu().contiguous()
+    short = x.dtype == torch.bfloat16
+    numbers = (x.view(torch.int16) if short else x).numpy()
+    return Sent(numbers, str(x.dtype).removeprefix("torch."), memory, constant)
+
+
+def received(x: Sent, device: Any = None) -> torch.Tensor:
+    """The tensor that was sent, in memory as it was there."""
+    y = torch.from_numpy(np.array(x.numbers))
+    y = y.view(torch.bfloat16) if x.dtype == "bfloat16" else y
+    y = y.to(device) if device is not None else y
+    if x.memory == "broadcast":
+        whole = y.shape
+        for axis in x.constant:
+            y = y.narrow(axis, 0, min(1, y.shape[axis]))
+        return y.contiguous().expand(whole)
+    if x.memory == "strided":
+        turned = tuple(range(y.ndim))[::-1]
+        return y.permute(turned).contiguous().permute(turned)
+    return y
+
+
+def sent_or_not(x: Any) -> Any:
+    """What is sent of an option: tensors as such."""
+    return sent(x) if isinstance(x, torch.Tensor) else x
+
+
+def received_or_not(x: Any, device: Any = None) -> Any:
+    """What was sent of an option."""
+    return received(x, device) if isinstance(x, Sent) else x
+
+
+class Order(NamedTuple):
+    """What a rank is to do: "forward", "back" (of the last forward), or "pair" (a way back of its own)."""
+
+    what: str
+    args: Sequence[Sent] = ()
+    options: Mapping[str, Any] = {}
+    needed: Sequence[str] = ()  # of q, k, v and of the keywords, which require a gradient
+    shape: tuple[int, ...] = ()  # of the output
+    seed: int = 0
+    more: Any = None
+
+
+class Reply(NamedTuple):
+    """What came of it: tensors by name, None for one that is not there, and what is to be said."""
+
+    tensors: Mapping[str, Any] = {}
+    said: Mapping[str, str] = {}  # "returned", "beside", "changed"
+
+
+@dataclass
+class Rank:
+    """The functions that are examined, on one rank, and the graph of the last call."""
+
+    fn: Function
+    backward: Function | None
+    device: Any = None
+    output: torch.Tensor | None = None
+    leaves: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def answer(self, order: Order) -> tuple[str, Any]:
+        """What is sent back: "done" and a reply, or "raised" and the error in a line."""
+        try:
+            with torch.enable_grad():
+                return "done", getattr(self, order.what)(order)
+        except BaseException as error:  # whatever it raises is its fault
+            self.output, self.leaves = None, {}
+            return "raised", message(error)
+
+    def forward(self, order: Order) -> Reply:
+        """The output for the rank's own rows."""
+        self.output, self.leaves = None, {}
+        given, options = self._given(order)
+        asked = {name: x for name, x in {**dict(zip("qkv", given)), **options}.items() if name in order.needed}
+        for x in asked.values():
+            x.requires_grad_()
+        O = self.fn(*given, **options)
+        beside = ""
+        if isinstance(O, tuple | list):
+            found = next((x for x in O if tuple(getattr(x, "shape", ())) == order.shape), None)
+            O, beside = (O, "") if found is None else (found, kind(O))
+        if isinstance(O, torch.Tensor) and O.requires_grad and asked:
+            self.output, self.leaves = O, asked
+        found = {"O": O if isinstance(O, torch.Tensor) else None}
+        said = {} if found["O"] is not None else {"returned": kind(O)}
+        said |= {"beside": beside} if beside else {}
+        said |= {} if self.output is None else {"attached": "yes"}
+        return self._reply(found, said, order, given, options)
+
+    def back(self, order: Order) -> Reply:
+        """The gradients of what the last call was given."""
+        given = [received(x, self.device) for x in order.args]
+        if self.output is None:
+            return Reply(dict.fromkeys(order.needed))
+        output, leaves, self.output = self.output, self.leaves, None
+        found = torch.autograd.grad(output, list(leaves.values()), given[0], allow_unused=True)
+        return self._reply(dict(zip(leaves, found)), {}, order, given, {})
+
+    def pair(self, order: Order) -> Reply:
+        """The gradients that a way back of its own returns."""
+        given, options = self._given(order)
+        assert self.backward is not None
+        found = self.backward(*given, **options)
+        if not isinstance(found, tuple | list) or len(found) not in (3, 4):
+            return Reply({}, {"returned": kind(found)})
+        if odd := next((x for x in found if x is not None and not isinstance(x, torch.Tensor)), None):
+            return Reply({}, {"returned": f"{kind(found)} with {kind(odd)} in it"})
+        said = {"list": "yes"} if isinstance(found, list) else {}
+        return self._reply(dict(zip(GRADIENTS, found)), said, order, given, options)
+
+    def _given(self, order: Order) -> tuple[list[torch.Tensor], dict[str, Any]]:
+        """What the functions are called with; random numbers begin anew."""
+        torch.manual_seed(order.seed)
+        options = {name: received_or_not(x, self.device) for name, x in order.options.items()}
+        return [received(x, self.device) for x in order.args], options
+
+    def _reply(
+        self, found: Mapping[str, Any], said: Mapping[str, str], order: Order, given: Sequence[torch.Tensor],
+        options: Mapping[str, Any],
+    ) -> Reply:
+        """What was found, and which of what was given is no longer what it was."""
+        names = ("do",) if order.what == "back" else ("do", *"qkv") if order.what == "pair" else tuple("qkv")
+        pairs = [(name, x, y) for name, x, y in zip(names, given, order.args)]
+        pairs += [(name, options[name], y) for name, y in order.options.items() if isinstance(y, Sent)]
+        pairs = [(name, x, y) for name, x, y in pairs if sent(x).numbers.tobytes() != y.numbers.tobytes()]
+        said = {**said, **({"changed": " and ".join(name for name, _, _ in pairs)} if pairs else {})}
+        return Reply({name: None if x is None else sent(x) for name, x in found.items()}, said)

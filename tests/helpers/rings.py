@@ -1,0 +1,209 @@
+"""Attention over ranks, for tests: a ring with a way back of its own, gathered keys, heads exchanged; and slips."""
+
+import torch
+import torch.distributed as dist
+
+
+def own_positions(n, layout):
+    """The places of this rank's n tokens, of as many on each rank."""
+    r, ranks = dist.get_rank(), dist.get_world_size()
+    return positions_of(r, n, ranks, layout)
+
+
+def positions_of(r, n, ranks, layout):
+    if layout == "contiguous":
+        return torch.arange(r * n, (r + 1) * n)
+    half = n // 2
+    return torch.cat([torch.arange(c * half, (c + 1) * half) for c in (r, 2 * ranks - 1 - r)])
+
+
+def sent_on(*tensors, by=1):
+    """What the rank before had, of each tensor."""
+    r, ranks = dist.get_rank(), dist.get_world_size()
+    got = [torch.empty(x.shape, dtype=x.dtype) for x in tensors]
+    works = [dist.isend(x.contiguous(), (r + by) % ranks) for x in tensors]
+    works += [dist.irecv(x, (r - by) % ranks) for x in got]
+    for work in works:
+        work.wait()
+    return got
+
+
+class Ring(torch.autograd.Function):
+    """Keys and values go round; in the way back their gradients go with them, and come home in the end."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, causal, layout, slip):
+        r, ranks, (n, d) = dist.get_rank(), dist.get_world_size(), q.shape[-2:]
+        q_at = own_positions(n, layout)
+        O = L = None
+        keys, values = k, v
+        for step in range(ranks):
+            source = (r - step) % ranks
+            see = seen(q_at, positions_of(source, n, ranks, layout), causal, slip, r, source)
+            A = (q @ keys.mT * d**-0.5).masked_fill(~see, -torch.inf)
+            if not (slip == "diagonal skipped" and step == 0):
+                part_L = A.logsumexp(-1, keepdim=True)
+                part_O = A.softmax(-1).nan_to_num(0.0) @ values
+                if O is None:
+                    O, L = part_O, part_L
+                elif slip == "mean":
+                    O, L = O + part_O, torch.logaddexp(L, part_L)
+                else:
+                    new = torch.logaddexp(L, part_L)
+                    O = O * (L - new).exp() + part_O * (part_L - new).exp()
+                    L = new
+            if step + 1 < ranks:
+                moved = sent_on(keys, values)
+                keys, values = (keys if slip == "stale K forward" else moved[0]), moved[1]
+        if slip == "mean":
+            O = O / ranks
+        ctx.save_for_backward(q, k, v, O, L)
+        ctx.how = causal, layout, slip
+        return O
+
+    @staticmethod
+    def backward(ctx, dO):
+        (q, k, v, O, L), (causal, layout, slip) = ctx.saved_tensors, ctx.how
+        r, ranks, (n, d) = dist.get_rank(), dist.get_world_size(), q.shape[-2:]
+        q_at = own_positions(n, layout)
+        D = (dO * O).sum(-1, keepdim=True)
+        dQ, dK, dV = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        keys, values = k, v
+        for step in range(ranks):
+            source = (r - step) % ranks
+            see = seen(q_at, positions_of(source, n, ranks, layout), causal, slip, r, source)
+            A = (q @ keys.mT * d**-0.5).masked_fill(~see, -torch.inf)
+            P = A.softmax(-1).nan_to_num(0.0) if slip == "local weights" else (A - L).exp()
+            dP = dO @ values.mT
+            own_D = (P * dP).sum(-1, keepdim=True) if slip == "D of a part" else D
+            if slip == "D of own part":
+                D = (P * dP).sum(-1, keepdim=True) if step == 0 else D
+                own_D = D
+            dA = P * (dP - own_D) * d**-0.5
+            dQ = dQ + dA @ keys
+            if not (slip == "last missing" and step == ranks - 1):
+                dK, dV = dK + dA.mT @ q, dV + P.mT @ dO
+            if slip == "own alone" and step == 0:
+                kept = dK, dV
+            if slip in ("stale backward", "stale K backward"):
+                moved = sent_on(values, dK, dV)
+                values, dK, dV = (values if slip == "stale backward" else moved[0]), *moved[1:]
+            else:
+                keys, values, dK, dV = sent_on(keys, values, dK, dV)
+        if slip == "own alone":
+            dK, dV = kept
+        if slip == "not home":
+            dK, dV = sent_on(dK, dV, by=-1)
+        if slip == "divided":
+            dK, dV = dK / ranks, dV / ranks
+        return dQ, dK, dV, None, None, None
+
+
+def seen(q_at, k_at, causal, slip, r, source):
+    """Which query may attend to which key."""
+    n, m = len(q_at), len(k_at)
+    if not causal:
+        return torch.ones(n, m, dtype=torch.bool)
+    if slip == "local positions":
+        return torch.ones(n, m, dtype=torch.bool).tril()
+    if slip == "later seen" and r != source:
+        return torch.ones(n, m, dtype=torch.bool)
+    return k_at <= q_at[:, None]
+
+
+def ring(q, k, v, causal=False):
+    return Ring.apply(q, k, v, causal, "contiguous", "")
+
+
+def zigzag(q, k, v, causal=False):
+    return Ring.apply(q, k, v, causal, "zigzag", "")
+
+
+def slipping(q, k, v, causal=False, *, layout="contiguous", slip=""):
+    return Ring.apply(q, k, v, causal, layout, slip)
+
+
+class Gathered(torch.autograd.Function):
+    """The rows of all ranks, one after another; the way back sums what all ranks have of the own rows."""
+
+    @staticmethod
+    def forward(ctx, x):
+        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, x.contiguous())
+        return torch.cat(parts, -2)
+
+    @staticmethod
+    def backward(ctx, dX):
+        dX = dX.contiguous().clone()
+        dist.all_reduce(dX)
+        return dX.chunk(dist.get_world_size(), -2)[dist.get_rank()]
+
+
+def gathered(q, k, v, causal=False):
+    """Contiguous tokens, keys and values gathered; plain autograd."""
+    k, v = Gathered.apply(k), Gathered.apply(v)
+    n, r = q.shape[-2], dist.get_rank()
+    A = q @ k.mT * q.shape[-1] ** -0.5
+    if causal:
+        A = A.masked_fill(torch.arange(k.shape[-2]) > r * n + torch.arange(n)[:, None], -torch.inf)
+    return A.softmax(-1) @ v
+
+
+class Exchanged(torch.autograd.Function):
+    """(b, H, n_r, d) -> (b, H/R, n, d): from the own rows of all heads to all rows of own heads; or back."""
+
+    @staticmethod
+    def forward(ctx, x, forth):
+        ctx.forth, ranks = forth, dist.get_world_size()
+        pieces = [p.contiguous() for p in x.chunk(ranks, 1 if forth else 2)]
+        got = [torch.empty_like(p) for p in pieces]
+        r = dist.get_rank()
+        got[r] = pieces[r]
+        works = [dist.isend(pieces[s], s) for s in range(ranks) if s != r]
+        works += [dist.irecv(got[s], s) for s in range(ranks) if s != r]
+        for work in works:
+            work.wait()
+        return torch.cat(got, 2 if forth else 1)
+
+    @staticmethod
+    def backward(ctx, dX):
+        return Exchanged.apply(dX, not ctx.forth), None
+
+
+def ulysses(q, k, v, causal=False):
+    """All-to-all over heads, contiguous tokens."""
+    if q.shape[1] % dist.get_world_size():
+        raise ValueError("heads need to be a multiple of the ranks")
+    q, k, v = (Exchanged.apply(x, True) for x in (q, k, v))
+    A = q @ k.mT * q.shape[-1] ** -0.5
+    if causal:
+        A = A.masked_fill(~torch.ones(A.shape[-2:], dtype=torch.bool).tril(), -torch.inf)
+    return Exchanged.apply(A.softmax(-1) @ v, False)
+
+
+def dies(q, k, v):
+    """Rank 2 ends its process, in problems with more than one item."""
+    import os
+
+    if dist.get_rank() == 2 and len(q) > 1:
+        os._exit(3)
+    return ring(q, k, v)
+
+
+def hangs(q, k, v):
+    """Rank 1 never comes to send."""
+    while dist.get_rank() == 1:
+        pass
+    return ring(q, k, v)
+
+
+def raises(q, k, v):
+    """Rank 1 raises, and the others wait for it."""
+    if dist.get_rank() == 1:
+        raise RuntimeError("no such block")
+    return ring(q, k, v)
+
+
+def whole(q, k, v):
+    """Each rank returns the rows of all."""
+    return Gathered.apply(gathered(q, k, v))
