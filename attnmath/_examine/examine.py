@@ -20,7 +20,8 @@ from attnmath._examine.diagnosis.examination import Examination
 from attnmath._examine.diagnosis.reference import checked_reference
 from attnmath._examine.problems.case import USUAL_SCALES, Conventions, scale_number
 from attnmath._examine.problems.steps import EMPTY_ROWS
-from attnmath._examine.ranks.spread import LAYOUTS, judged_over_ranks, ranked, spread_of
+from attnmath._examine.ranks.begin import judged_over_ranks, ranked
+from attnmath._examine.ranks.spread import LAYOUTS, spread_of
 from attnmath._examine.report.display import Progress
 from attnmath._examine.report.report import Report
 from attnmath._examine.second.calls import NoDerivatives, checked_second
@@ -47,40 +48,36 @@ def examine(
     options: Mapping[str, Any] | Iterable[str] | None = None, conventions: Mapping[str, str] | None = None,
     reference: Any = None, scale: str | float | None = None, sizes: Mapping[str, int] | None = None,
     without: Iterable[str] = (), dtype: Any = None, framework: str | None = None, layout: str | None = None,
-    device: Any = None, truncate: bool | None = None,
-    seed: int | None = None, time_limit: float = 30.0, smallest: bool = True,
-    progress: bool | Callable[[str], None] | None = None, isolate: bool = False, ranks: int | None = None,
+    device: Any = None, truncate: bool | None = None, seed: int | None = None, time_limit: float = 30.0,
+    smallest: bool = True, progress: bool | Callable[[str], None] | None = None, isolate: bool = False,
+    ranks: int | None = None,
 ) -> Report:
     """Whether an attention and its gradients are right, and if not, which term is wrong.
 
     fn(q, k, v, **options) -> o, for q (b, H, n, d_k), k (b, G, m, d_k), v (b, G, m, d_v), o (b, H, n, d_v),
     or another layout; backward(do, q, k, v, **options) -> dq, dk, dv -> report
 
-    Without backward, fn is differentiated by PyTorch's autograd or by jax.vjp. options says what fn can take,
-    by its own keywords: a mapping from "mask", "bias", "causal", "scale", "groups", "dropout", "dropout_mask"
-    and "seed" to their names. conventions is what is demanded of it: "layout", "mask", "causal", "groups",
-    "scale", "empty", "dropout"; what is not demanded is found out, and stated in the report; scale=1 or
-    scale="1/d_k" demands a scale. sizes says which sizes it takes alone, as {"n": 64, "d_k": 32, "H": 8}.
-    without names what is not meant to be there: gradients, as "dV", and keywords of fn that are no options.
-    reference is your own plain function, whatever it computes, called as fn is, or a pair of it and its
-    backward: fn has to agree with what it gives in float64. dtype is float64, float32, bfloat16 or float16;
-    without it float32, and float64 for NumPy. A call longer than time_limit seconds counts as one that hangs.
-    With smallest=False the smallest failing case is not looked for. progress=None tells on a terminal how far
-    it is; a function is called with what is being done. seed makes the problems the same again. With
-    isolate=True all is done in a process of its own, with limits of time and memory: what ends a process or
-    never ends is told in the report; where processes cannot be copied (Windows, macOS, after the first use of
-    CUDA or JAX) fn needs to be found by its name in a module. truncate=True allows sums that cut off digits, as
-    tensor cores do; None does so on CUDA alone. Raises TypeError for what cannot be called, ValueError for an
-    option or a convention that is not known.
-
-    With ranks=4 it is context-parallel: fn is called on each of four ranks at the same time, each a process in
-    torch.distributed's default group, with that rank's own tokens of q, k and v, as many of each, and returns
-    its rows of o; layout is then "contiguous" or "zigzag", which tokens a rank has. Where torchrun began this
-    program, every rank calls examine, and those ranks are used.
+    Without backward, fn is differentiated by PyTorch's autograd or by jax.vjp. options says what fn can take, by
+    its own keywords: a mapping from "mask", "bias", "causal", "scale", "groups", "dropout", "dropout_mask" and
+    "seed" to their names. conventions is what is demanded of it: "layout", "mask", "causal", "groups", "scale",
+    "empty", "dropout"; what is not demanded is found out, and stated in the report; scale=1 or scale="1/d_k"
+    demands a scale. sizes says which sizes it takes alone, as {"n": 64, "d_k": 32, "H": 8}. without names what is
+    not meant to be there: gradients, as "dV", and keywords of fn that are no options. reference is your own plain
+    function, whatever it computes, called as fn is, or a pair of it and its backward: fn has to agree with what it
+    gives in float64. dtype is float64, float32, bfloat16 or float16; without it float32, and float64 for NumPy. A
+    call longer than time_limit seconds counts as one that hangs. With smallest=False no smallest failing case is
+    looked for. progress=None tells on a terminal how far it is; a function is called with what is being done. seed
+    makes the problems the same again. With isolate=True all is done in a process of its own, with limits of time
+    and memory: what ends a process or never ends is told in the report; where processes cannot be copied (Windows,
+    macOS, after the first use of CUDA or JAX) fn needs to be found by its name in a module. truncate=True allows
+    sums that cut off digits, as tensor cores do; None does so on CUDA alone. With ranks=4 fn is called on each of
+    four ranks (where torchrun began this program, on its own) with that rank's tokens, and returns its rows of o;
+    layout says which they are, "contiguous" or "zigzag". Raises TypeError for what cannot be called, ValueError
+    for an option or a convention that is not known.
 
     jvp(q, k, v, q_dot, k_dot, v_dot, **options) -> o_dot, or o and o_dot; vjp_vjp(q_dot, k_dot, v_dot, do, q, k,
-    v, **options) -> do_bar, q_bar, k_bar, v_bar, the gradients of sum(q_dot * dq + k_dot * dk + v_dot * dv): both
-    are judged as a backward is. True is PyTorch's or JAX's own derivative of fn, and of its backward.
+    v, **options) -> do_bar, q_bar, k_bar, v_bar, the gradients of sum(q_dot * dq + k_dot * dk + v_dot * dv). True
+    is PyTorch's or JAX's own derivative of fn, and of its backward.
 
     >>> import numpy as np
     >>> from attnmath import examine
@@ -93,27 +90,42 @@ def examine(
     Derived in chapters/examine.md.
     """
     began = time.perf_counter()
-    spread = spread_of(ranks, layout)
-    smallest = smallest and not spread  # lines to paste call a function in one process
+    second = checked_second(jvp, vjp_vjp)
+    spread = _over_ranks(ranks, layout, second or reference is not None or framework not in (None, "torch"))
     layout = None if spread and layout in LAYOUTS else layout
     told = replace(_demanded(conventions, layout, scale), truncate=_truncated(truncate, device), ranks=spread)
-    second = checked_second(jvp, vjp_vjp)
-    if spread and (second or reference is not None or framework not in (None, "torch")):
-        raise ValueError("examine: over ranks it takes functions of PyTorch, without jvp, vjp_vjp and reference")
     check_candidate(fn, backward, told.layout, time_limit)
-    seed = secrets.randbits(31) if seed is None else _whole_number(seed)
-    screen = sys.stderr.isatty()
-    say = progress if callable(progress) else Progress(screen if progress is None else progress, screen)
-    how = dict(options=options, framework=framework, dtype=dtype, layout=told.layout, device=device)
-    how |= dict(time_limit=time_limit, sizes=sizes)
+    seed, say = secrets.randbits(31) if seed is None else _whole_number(seed), _progress(progress)
+    how = dict(options=options, framework=framework, dtype=dtype, layout=told.layout, device=device, sizes=sizes,
+               time_limit=time_limit)  # fmt: skip
     given = None if reference is None else checked_reference(reference)
-    work = partial(_examined, fn, backward, how, told, seed, smallest, _words(without), given, second)
-    if spread:
-        report = judged_over_ranks(work, (fn, backward), spread, how, say, isolate)
-    else:
-        report = judged_apart(work, name_of(fn), time_limit, say) if isolate else work(say)
+    work = partial(_examined, fn, backward, how, told, seed, smallest and not spread, _words(without), given, second)
+    report = _apart_or_here(work, (fn, backward), how, told, say, isolate)
     say("")
     return replace(report, seconds=time.perf_counter() - began, seed=seed)
+
+
+def _over_ranks(ranks: int | None, layout: str | None, more: Any) -> Any:
+    """Over which ranks, if it is over ranks; no lines to paste are made there, since they call in one process."""
+    spread = spread_of(ranks, layout)
+    if spread and more:
+        raise ValueError("examine: over ranks it takes functions of PyTorch, without jvp, vjp_vjp and reference")
+    return spread
+
+
+def _progress(progress: bool | Callable[[str], None] | None) -> Any:
+    """Who is told how far it is."""
+    screen = sys.stderr.isatty()
+    return progress if callable(progress) else Progress(screen if progress is None else progress, screen)
+
+
+def _apart_or_here(
+    work: Callable, functions: tuple, how: Mapping[str, Any], told: Conventions, say: Any, isolate: bool
+) -> Report:
+    """The report that work makes: on ranks, in a process of its own, or in this one."""
+    if told.ranks:
+        return judged_over_ranks(work, functions, told.ranks, how, say, isolate)
+    return judged_apart(work, name_of(functions[0]), how["time_limit"], say) if isolate else work(say)
 
 
 def _examined(

@@ -20,7 +20,7 @@ TILES = made("A: T T n m, L, P: T T n m, O")
 
 RANKS = Cast(
     name="a ring of ranks",
-    sizes={"n": 3, "m": 4, "d_k": 2, "d_v": 5, "T": 3},
+    sizes={"n": 4, "m": 6, "d_k": 2, "d_v": 5, "T": 3},
     letters=drawn("Q, K, V, B: T T n m, gamma") | TILES,
     outputs=("O", "L"),
     constants=("gamma",),
@@ -34,7 +34,7 @@ RANKS = Cast(
 
 SHARED = Cast(
     name="weights that every rank has",
-    sizes={"n": 3, "m": 4, "d": 6, "d_k": 2, "d_v": 5, "T": 3},
+    sizes={"n": 4, "m": 7, "d": 6, "d_k": 2, "d_v": 5, "T": 3},
     letters=drawn("X, W, K, V, B: T T n m, gamma") | made("Q") | TILES,
     outputs=("O",),
     settings=three(931, n=4, m=2, d=3, d_k=5, d_v=6, T=2),

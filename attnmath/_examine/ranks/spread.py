@@ -1,13 +1,11 @@
 """Over how many ranks tokens are spread, and how; PyTorch is imported where it is needed."""
 
 import os
-from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from attnmath._examine.contract.functions import Unusable, name_of
+from attnmath._examine.contract.functions import Unusable
 from attnmath._examine.contract.layouts import AXIS_ORDERS, MORE_ORDERS
-from attnmath._examine.contract.process import judged_apart
 from attnmath._words.extras import absent
 
 LAYOUTS = "contiguous", "zigzag"  # as in attnmath.torch.layouts
@@ -56,24 +54,3 @@ def spread_of(ranks: int | None, layout: str | None) -> Spread | None:
     if not (dist.is_available() and dist.is_gloo_available()):
         raise Unusable("ranks need torch.distributed with gloo, which this PyTorch was built without")
     return Spread(ranks, layout if named and layout else "contiguous")
-
-
-def ranked(fn: Any, backward: Any, spread: Spread, how: Mapping[str, Any], pool: Any) -> Any:
-    """The candidate on its ranks: those that there are, or processes of this program."""
-    from attnmath._examine.ranks.candidate import RankedCandidate
-
-    return RankedCandidate(fn, backward, spread, pool=pool, **{k: x for k, x in how.items() if k != "framework"})
-
-
-def judged_over_ranks(
-    work: Callable[..., Any], functions: tuple[Any, Any], spread: Spread, how: Mapping[str, Any], say: Any,
-    isolate: bool,
-) -> Any:
-    """The report that work(say, pool) makes: on the ranks that torchrun has begun, or in a process of its own."""
-    from attnmath._examine.ranks import launched
-
-    limit = how["time_limit"]
-    if launched.there(spread.ranks):
-        return launched.judged(work, launched.Launched(functions, limit, how["device"]), say)
-    name = f"{name_of(functions[0])} {spread.words}"
-    return judged_apart(work, name, max(limit, 10.0), say) if isolate else work(say)
