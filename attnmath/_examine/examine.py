@@ -60,20 +60,20 @@ def examine(
     Without backward, fn is differentiated by PyTorch's autograd or by jax.vjp. options says what fn can take, by
     its own keywords: a mapping from "mask", "bias", "causal", "scale", "groups", "dropout", "dropout_mask" and
     "seed" to their names. conventions is what is demanded of it: "layout", "mask", "causal", "groups", "scale",
-    "empty", "dropout"; what is not demanded is found out, and stated in the report; scale=1 or scale="1/d_k"
-    demands a scale. sizes says which sizes it takes alone, as {"n": 64, "d_k": 32, "H": 8}. without names what is
-    not meant to be there: gradients, as "dV", and keywords of fn that are no options. reference is your own plain
-    function, whatever it computes, called as fn is, or a pair of it and its backward: fn has to agree with what it
-    gives in float64. dtype is float64, float32, bfloat16 or float16; without it float32, and float64 for NumPy. A
-    call longer than time_limit seconds counts as one that hangs. With smallest=False no smallest failing case is
-    looked for. progress=None tells on a terminal how far it is; a function is called with what is being done. seed
-    makes the problems the same again. With isolate=True all is done in a process of its own, with limits of time
-    and memory: what ends a process or never ends is told in the report; where processes cannot be copied (Windows,
-    macOS, after the first use of CUDA or JAX) fn needs to be found by its name in a module. truncate=True allows
-    sums that cut off digits, as tensor cores do; None does so on CUDA alone. With ranks=4 fn is called on each of
-    four ranks (where torchrun began this program, on its own) with that rank's tokens, and returns its rows of o;
-    layout says which they are, "contiguous" or "zigzag". Raises TypeError for what cannot be called, ValueError
-    for an option or a convention that is not known.
+    "empty", "dropout"; what is not demanded is found out, and reported; scale=1 or scale="1/d_k" demands a scale.
+    sizes says which sizes it takes alone, as {"n": 64, "H": 8}. without names what is not meant to be there:
+    gradients, as "dV", and keywords of fn that are no options. reference is your own plain function, whatever it
+    computes, called as fn is, or a pair of it and its backward: fn has to agree with what it gives in float64.
+    dtype is float64, float32, bfloat16 or float16; without it float32, and float64 for NumPy. A call longer than
+    time_limit seconds counts as one that hangs. With smallest=False no smallest failing case is looked for.
+    progress=None tells on a terminal how far it is; a function is called with what is being done. seed makes the
+    problems the same again. With isolate=True all is done in a process of its own, with limits of time and
+    memory: what ends it or never ends is told; where processes cannot be copied (Windows, macOS, after the first
+    use of CUDA or JAX) fn needs to be found by its name in a module. truncate=True allows sums that cut off
+    digits, as tensor cores do; None does so on CUDA alone. With ranks=4 fn is called on each of four ranks (where
+    torchrun began this program, on its own) with that rank's tokens, and returns its rows of o; layout says which
+    they are, "contiguous" or "zigzag". Raises TypeError for what cannot be called, ValueError for an option or a
+    convention that is not known.
 
     jvp(q, k, v, q_dot, k_dot, v_dot, **options) -> o_dot, or o and o_dot; vjp_vjp(q_dot, k_dot, v_dot, do, q, k,
     v, **options) -> do_bar, q_bar, k_bar, v_bar, the gradients of sum(q_dot * dq + k_dot * dk + v_dot * dv). True
@@ -90,8 +90,8 @@ def examine(
     Derived in chapters/examine.md.
     """
     began = time.perf_counter()
-    second = checked_second(jvp, vjp_vjp)
-    spread = _over_ranks(ranks, layout, second or reference is not None or framework not in (None, "torch"))
+    other = reference is not None or framework not in (None, "torch")
+    spread, second = _over_ranks(ranks, layout, jvp, vjp_vjp, other)
     layout = None if spread and layout in LAYOUTS else layout
     told = replace(_demanded(conventions, layout, scale), truncate=_truncated(truncate, device), ranks=spread)
     check_candidate(fn, backward, told.layout, time_limit)
@@ -99,18 +99,17 @@ def examine(
     how = dict(options=options, framework=framework, dtype=dtype, layout=told.layout, device=device, sizes=sizes,
                time_limit=time_limit)  # fmt: skip
     given = None if reference is None else checked_reference(reference)
-    work = partial(_examined, fn, backward, how, told, seed, smallest and not spread, _words(without), given, second)
+    work = partial(_examined, fn, backward, how, told, seed, smallest, _words(without), given, second)
     report = _apart_or_here(work, (fn, backward), how, told, say, isolate)
-    say("")
     return replace(report, seconds=time.perf_counter() - began, seed=seed)
 
 
-def _over_ranks(ranks: int | None, layout: str | None, more: Any) -> Any:
-    """Over which ranks, if it is over ranks; no lines to paste are made there, since they call in one process."""
-    spread = spread_of(ranks, layout)
-    if spread and more:
+def _over_ranks(ranks: int | None, layout: str | None, jvp: Any, vjp_vjp: Any, more: bool) -> tuple[Any, Any]:
+    """Over which ranks, if it is over ranks, and derivatives of second order, which are not judged there."""
+    spread, second = spread_of(ranks, layout), checked_second(jvp, vjp_vjp)
+    if spread and (second or more):
         raise ValueError("examine: over ranks it takes functions of PyTorch, without jvp, vjp_vjp and reference")
-    return spread
+    return spread, second
 
 
 def _progress(progress: bool | Callable[[str], None] | None) -> Any:
@@ -124,8 +123,11 @@ def _apart_or_here(
 ) -> Report:
     """The report that work makes: on ranks, in a process of its own, or in this one."""
     if told.ranks:
-        return judged_over_ranks(work, functions, told.ranks, how, say, isolate)
-    return judged_apart(work, name_of(functions[0]), how["time_limit"], say) if isolate else work(say)
+        report = judged_over_ranks(work, functions, told.ranks, how, say, isolate)
+    else:
+        report = judged_apart(work, name_of(functions[0]), how["time_limit"], say) if isolate else work(say)
+    say("")
+    return report
 
 
 def _examined(
@@ -139,7 +141,7 @@ def _examined(
     examination = Examination(candidate, told, seed, say, without, reference)
     try:
         with given_back():
-            report = examination.report(smallest)
+            report = examination.report(smallest and not told.ranks)  # lines to paste call in one process
             return with_second(examination, report, second, smallest) if second else report
     except (BadDevice, NoDerivatives):
         raise
