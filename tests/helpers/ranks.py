@@ -16,11 +16,13 @@ LIMIT = 60  # seconds until a rank has to have answered
 def serve(rank, ranks, place, seconds, pipe):
     """What is told comes as (function, arguments) and runs as function(group, *arguments)."""
     torch.set_num_threads(1)
-    timeout = datetime.timedelta(seconds=seconds)
-    dist.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=ranks, timeout=timeout)
+    long, timeout = (datetime.timedelta(seconds=x) for x in (2 * LIMIT, seconds))
+    dist.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=ranks, timeout=long)
     groups = {size: dist.new_group(range(size), timeout=timeout) for size in range(1, ranks + 1)}
-    while (told := pipe.recv()) is not None:
+    while (told := pipe.recv()) is not None:  # with it comes the import of what is told
         size, function, arguments = told
+        pipe.send("ready")
+        pipe.recv()
         try:
             pipe.send((True, function(groups[size], *arguments)))
         except Exception as error:
@@ -46,6 +48,10 @@ class Ranks:
         """told[rank] = (function, *arguments) -> for each: (True, result), (False, error) or None, if it never came."""
         for pipe, (function, *arguments) in zip(self.pipes, told):
             pipe.send((len(told), function, arguments))
+        for pipe, _ in zip(self.pipes, told):  # so that none waits for another's imports
+            assert self.answer(pipe, 2 * LIMIT) == "ready"
+        for pipe, _ in zip(self.pipes, told):
+            pipe.send("go")
         return [self.answer(pipe, limit) for pipe, _ in zip(self.pipes, told)]
 
     @staticmethod

@@ -21,7 +21,7 @@ from ring_faults import (
     sleep,
 )
 
-SECONDS = 4  # the time limit of the group
+SECONDS = 6  # the time limit of the group
 
 
 @pytest.fixture(scope="module")
