@@ -36,7 +36,7 @@ class Attention(Function):
 
             def work(origin: int, block: list[Tensor]) -> list[Tensor]:
                 places, k, v = opened(call, origin, block)
-                for tile in call.tiles(mask, places):
+                for tile in call.tiles(mask, places, q.dtype):
                     N_i, s_i, c_i = (tile.part("q", x) for x in (N, s, c))
                     A, _ = tile.scores(tile.part("q", q), tile.part("k", k))
                     c_new = torch.maximum(c_i, A.amax(-1, keepdim=True))
@@ -99,7 +99,7 @@ class Sum(Function):
                     here[i] = x
                 sums = [x if side == "q" else x.new_zeros(*x.shape[:-2], len(places), x.shape[-1])
                         for side, x in zip(outer, totals)]
-                for tile in call.tiles(mask, places):
+                for tile in call.tiles(mask, places, wide(Q).dtype):
                     got = program.run(tile, *(tile.part(side, x) for side, x in zip(sides, here)))
                     for side, x, y in zip(outer, sums, got):
                         part = tile.part(side, x)

@@ -68,7 +68,14 @@ class Call:
         """The number of each head (copies h, g)."""
         return torch.arange(prod(self.shape), device=self.device).view(self.shape).repeat(self.copies, 1)
 
-    def tiles(self, mask: Tensor | None, places: Tensor) -> Iterator["Tile"]:
+    def factors(self, i: Tensor, j: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """Those of dropout at queries i and keys j; None without it."""
+        if not self.how.dropout:
+            return None
+        how = self.how._replace(heads=self.heads, seed=torch.tensor(self.seed))
+        return Draws(how, (), 0, 0, self.device).at(i, j, dtype)
+
+    def tiles(self, mask: Tensor | None, places: Tensor, dtype: torch.dtype) -> Iterator["Tile"]:
         """The tiles of a block, whose keys stand there, in which a query may see a key."""
         numbers = NUMBERS.get(self.device.type, ELSEWHERE)
         size = max(FEWEST, isqrt(numbers // max(self.heads.numel(), 1)))
@@ -78,7 +85,8 @@ class Call:
             for keys, left, right in columns:
                 if (last is None or left <= high + last) and (first is None or right >= low + first):
                     TALLY.tiles += 1
-                    yield Tile(self, mask, rows, keys, self.rows[rows], places[keys])
+                    i, j = self.rows[rows], places[keys]
+                    yield Tile(self, mask, rows, keys, i, j, self.factors(i, j, dtype))
 
 
 def pieces(places: Tensor, size: int) -> list[tuple[slice, int, int]]:
@@ -107,6 +115,7 @@ class Tile:
     keys: slice
     i: Tensor
     j: Tensor
+    R: Tensor | None  # the factors of dropout
 
     def part(self, side: str, x: Tensor | None) -> Any:
         return None if x is None else x[..., self.rows if side == "q" else self.keys, :]
@@ -131,8 +140,7 @@ class Tile:
 
     def dropped(self, x: Tensor) -> Tensor:
         """x times the factors of dropout."""
-        how = self.call.how._replace(heads=self.call.heads, seed=torch.tensor(self.call.seed))
-        return x * Draws(how, (), 0, 0, x.device).at(self.i, self.j, x.dtype) if how.dropout else x
+        return x if self.R is None else x * self.R
 
     def times(self, x: Tensor, y: Tensor) -> Tensor:
         """x (h, g, r, s) y (h, s, t) -> (h, g, r, t)"""

@@ -17,7 +17,7 @@ from ring_cases import distances
 closed, opened = passes.closed, passes.opened
 shift, wait = messages.Shift.__init__, messages.Shift.wait
 Call, Tile = tiles.Call, tiles.Tile
-weights, dropped, all_tiles, places, rows = Tile.weights, Tile.dropped, Call.tiles, Call.places, Call.rows.func
+weights, factors, all_tiles, places, rows = Tile.weights, Call.factors, Call.tiles, Call.places, Call.rows.func
 at, edges, with_sinks = philox.Draws.at, tiles.edges, ring.with_sinks
 gradients, tangents = tiles.gradients, tiles.tangents
 
@@ -127,7 +127,7 @@ MISTAKES = {  # case, layout, changes
         (tiles, "edges", lambda how, n, m: edges(how, n, m + 1)),
     )),
     "a seed of each rank": ("dropout", "contiguous", (
-        (Tile, "dropped", lambda tile, x: dropped(replace(tile, call=replace(tile.call, seed=tile.call.link.rank)), x)),
+        (Call, "factors", lambda call, *x: factors(replace(call, seed=call.link.rank), *x)),
     )),
     "dropout by local places": ("dropout", "contiguous", (
         (philox.Draws, "at", lambda self, i, j, dtype: at(self, i - i.min(), j, dtype)),
