@@ -137,7 +137,7 @@ def _examined(
 ) -> Report:
     """The report, in this process."""
     given = fn, backward
-    candidate: Any = ranked(*given, told.ranks, how, pool) if told.ranks else Candidate(*given, **how)
+    candidate: Any = ranked(*given, told.ranks, how, without, pool) if told.ranks else Candidate(*given, **how)
     examination = Examination(candidate, told, seed, say, without, reference)
     try:
         with given_back():

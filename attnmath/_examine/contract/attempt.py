@@ -68,6 +68,9 @@ class Called:
     earlier: list[tuple]  # what the call before returned, and its bits
     steps: tuple[int, ...] = ()  # of which sizes may have to be multiples, beside powers of two
 
+    def look_for_options(self, means: Conventions) -> None:
+        """Options that nobody spoke of: none, what is not named is not tried."""
+
     def attempt(self, case: Case, call: Call, faults: list[Fault]) -> Answer:
         """The answer; what was done wrong is added to the faults."""
         lib, backward, traits = self.arrays, self.backward, case.traits

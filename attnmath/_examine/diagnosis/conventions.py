@@ -38,6 +38,7 @@ def detect(candidate: Candidate, told: Conventions | None = None) -> tuple[Conve
     if sizes is None:
         return means, findings
     candidate.sizes = sizes
+    candidate.look_for_options(means)
     for name, read in READERS.items():
         if getattr(means, name, None) is None and (name in NEED_NO_OPTION or name in candidate.takes):
             found, more = read(candidate, means, sizes, np.random.default_rng(1))

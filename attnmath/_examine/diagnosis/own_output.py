@@ -208,11 +208,13 @@ def _errors(
         given = {letter: x for letter, x in directions.items() if letter in answer.there}
         mine = sum(w * float((answer.there[letter] * x).sum()) for letter, (x, w) in given.items())
         size = max(sum(w * float(np.linalg.norm(answer.there[letter])) for letter, (_, w) in given.items()), least)
-        nearest = _nearest(mine, size, slopes)
+        nearest = nearest_derivative(mine, size, slopes)
         yield nearest and (nearest[0], size, nearest[0] > max(allowed * size, 8 * nearest[1], floor / unit))
 
 
-def _nearest(mine: float, size: float, slopes: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
+def nearest_derivative(
+    mine: float, size: float, slopes: Sequence[tuple[float, float]]
+) -> tuple[float, float] | None:
     """How far the nearest derivative that is known well enough is, and how well it is known; None without one."""
     known = [(abs(mine - y), unsure) for y, unsure in slopes if unsure <= ROUGH * max(size, abs(y))]
     return min(known) if np.isfinite(size) and known else None

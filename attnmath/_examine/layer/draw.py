@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import ceil
 
 import numpy as np
 
@@ -37,7 +38,8 @@ class Draw:
         """One problem; self-attention has m = n."""
         layer, numbers = self.layer, self.numbers() if numbers is None else numbers
         cross = cross and layer.cross
-        n, m, b = n + self.longer, (m if cross else n) + self.longer, b if layer.batched else 1
+        n, m = (layer.multiple * ceil((x + self.longer) / layer.multiple) for x in (n, m if cross else n))
+        b = b if layer.batched else 1
         X, Z = (self.normal(b, *shape, by=spread, offset=offset) for shape in ((n, self.d), (m, self.d_z)))
         own = {"batch": b > 1, "n != m": n != m, "causal": layer.causal}
         cos, sin = (nearest(x, self.dtype) for x in layer.rotary(n)) if layer.rotary else (X, X)

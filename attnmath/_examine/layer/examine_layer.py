@@ -17,11 +17,13 @@ from attnmath._examine.layer.conventions import KnownLayer, possible_layers, und
 from attnmath._examine.layer.diagnosis import diagnose_layer
 from attnmath._examine.layer.draw import layer_cases
 from attnmath._examine.layer.layer import Layer, LayerCase
+from attnmath._examine.layer.over_ranks import layer_over_ranks
 from attnmath._examine.layer.own_function import as_own_function, untried
 from attnmath._examine.layer.own_layer import OwnLayer, aliased, found_weights, unlearned
 from attnmath._examine.layer.ready_layers import adapted
 from attnmath._examine.layer.tried import Tried
 from attnmath._examine.problems.case import Conventions
+from attnmath._examine.ranks.spread import spread_of
 from attnmath._examine.report.report import Finding, Report, TriedProblem
 from attnmath._words.tolerance import CONSTANT
 
@@ -33,6 +35,7 @@ def examine_layer(
     reading: tuple[str, str] | None = None, conventions: Mapping[str, str] | None = None,
     dtype: str | None = None, seed: int | None = None, smallest: bool = True,
     reference: Any = None, without: Sequence[str] = (), isolate: bool = False, time_limit: float = 30.0,
+    ranks: int | None = None,
 ) -> Report:
     """Whether a layer and its gradients are right; if not, which term is wrong.
 
@@ -56,8 +59,10 @@ def examine_layer(
     judged by the derivatives of its own output; or beside reference, a layer of your own with
     parameters of the same names and shapes. without names weights that are meant to get no
     gradient. With isolate=True all is done in a process of its own, as examine does it, for 40 times
-    time_limit seconds at most. Raises TypeError for what is no layer, and ValueError for weights
-    that fit no form.
+    time_limit seconds at most. With ranks=4 a module is called on each of four ranks with that rank's tokens,
+    which layout says, "contiguous" or "zigzag"; conventions={"replicated": "sum"} demands that a rank's
+    gradients of the weights are summed over the ranks, "part" that they are its own part. Raises TypeError
+    for what is no layer, and ValueError for weights that fit no form.
 
     >>> import torch
     >>> from attnmath import examine_layer
@@ -66,15 +71,17 @@ def examine_layer(
 
     Derived in chapters/examine.md.
     """
+    given = {k: x for k, x in locals().items() if k not in ("layer", "isolate", "ranks")}
+    if spread := spread_of(ranks, layout):
+        return layer_over_ranks(layer, spread, {**given, "layout": None}, isolate, examine_layer)
     if isolate:
-        given = {k: x for k, x in locals().items() if k not in ("layer", "isolate")}
         work = partial(_here, layer, given)
         return judged_apart(work, name_of(layer), time_limit, lambda doing: None)
     start = time.perf_counter()
     demands: dict[str, Any] = dict(conventions or {})
-    told = Conventions(**demands)
+    told = Conventions(**demands, ranks=getattr(layer, "spread", None))
     seed = secrets.randbits(31) if seed is None else seed
-    known = weights is None and reference is None and as_layer(layer)
+    known = weights is None and reference is None and told.ranks is None and as_layer(layer)
     own, candidates = None, [KnownLayer(known, dtype or known.dtype, seed)] if known else []
     if not known:
         layout = layout or told.layout

@@ -50,6 +50,7 @@ class Layer:
     backward: Callable[..., Mapping[str, Any]] | None = None  # a way back of its own
     paste: str | None = None  # a line that makes such a layer
     kept: Kept = field(default_factory=Kept)  # the state of the process while it is called
+    multiple: int = 1  # of which the number of tokens is one
     learned: Mapping[str, str] = field(default_factory=dict)  # "gain_Q", "gain_K", "sink", "table": the parameter
 
     @property

@@ -13,8 +13,10 @@ from attnmath._examine.layer.latent import LEARNED
 from attnmath._examine.layer.latent import MATRICES as DOWN
 from attnmath._examine.layer.latent_mistakes import LATENT, WRONG_LATENTS, lost
 from attnmath._examine.layer.layer import LAYER_STEPS, LayerCase
+from attnmath._examine.layer.rank_mistakes import OF_TOKENS
 from attnmath._examine.mistakes.mistakes import MISTAKES
 from attnmath._examine.mistakes.wrong_pieces import WRONG_PIECES
+from attnmath._examine.mistakes.wrong_rank_masks import WRONG_RANKS
 from attnmath._examine.problems.case import Conventions
 from attnmath._examine.problems.steps import Forms, Mistake, StepChanges, Wordings, bind, only
 from attnmath._formulas.heads import Weights
@@ -287,4 +289,5 @@ def of_heads(m: Mistake) -> Mistake:
     return m._replace(forms=lambda case, means: m.forms(case.heads, means))
 
 
-DICTIONARY: list[Mistake] = [*LAYER_MISTAKES, *WRONG_LATENTS, *map(of_heads, [*WRONG_PIECES, *MISTAKES])]
+DICTIONARY: list[Mistake] = [*map(of_heads, WRONG_RANKS), *OF_TOKENS, *LAYER_MISTAKES, *WRONG_LATENTS,
+                             *map(of_heads, [*WRONG_PIECES, *MISTAKES])]

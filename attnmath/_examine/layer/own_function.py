@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice, product
+from math import ceil
 from typing import Any
 
 import numpy as np
 
 from attnmath._examine.contract.functions import Broken
-from attnmath._examine.diagnosis.own_output import MOST_ROUNDINGS, PRECISE, ROUGH, _nearest, derivatives
+from attnmath._examine.diagnosis.own_output import MOST_ROUNDINGS, PRECISE, ROUGH, derivatives, nearest_derivative
 from attnmath._examine.layer.layer import Layer, LayerCase
 from attnmath._examine.layer.own_layer import OwnLayer
 from attnmath._examine.layer.run import forward, returned
@@ -30,6 +31,11 @@ ZERO = 8.0  # roundings of the size that a gradient can have: below, it is as go
 LIMIT = 16.0  # times the error of the reference itself, of the largest in an array
 
 
+def lengths_of(layer: Layer) -> list[int]:
+    """The numbers of tokens to try."""
+    return list(dict.fromkeys(layer.multiple * ceil(n / layer.multiple) for n in LENGTHS))
+
+
 class OwnFunction:
     """A layer that is called, with sizes that it takes, and problems of these."""
 
@@ -46,7 +52,7 @@ class OwnFunction:
     def _taken(self, layer: Layer, shape: Callable) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
         """The shapes of X and Z that it takes in its own format, or at least in float32."""
         widths = dict.fromkeys(n for w in self.own.weights.values() for n in reversed(w.shape))
-        for d, d_z, n in product(widths, widths if layer.cross else [0], LENGTHS):
+        for d, d_z, n in product(widths, widths if layer.cross else [0], lengths_of(layer)):
             lengths = (shape(n + 2, d_z), shape(n, d_z)) if layer.cross else ((),)
             for z, dtype in product(lengths, dict.fromkeys(("float64", self.dtype))):
                 try:
@@ -141,7 +147,7 @@ def _unlike_itself(layer: Layer, case: LayerCase, dtype: str) -> Finding | None:
         return Finding("contract", "nondeterministic", "the same call gives other numbers, in eval()")
     if case.X.ndim < 3:
         return None
-    for axis in (0, 1):
+    for axis in (0, 1) if layer.multiple == 1 else (0,):
         at = (slice(None),) * axis + (slice(0, 1),)
         try:
             alone = forward(layer, replace(case, X=case.X[at], Z=None if case.Z is None else case.Z[at]), dtype)
@@ -169,7 +175,7 @@ def _errors(f: OwnFunction, layer: Layer, case: LayerCase) -> Iterator[tuple[str
         for back, allowed, dtype in ((wide, precise, f.wide), (own, max(precise, most), f.dtype)):
             mine, length = float((back[name] * direction).sum()), float(np.linalg.norm(back[name]))
             zero = max(ZERO * unit_roundoff(dtype), 1e-12) * scale
-            near = _nearest(mine, max(length, zero), slopes)
+            near = nearest_derivative(mine, max(length, zero), slopes)
             if near is None:
                 continue
             beyond |= near[0] > max(allowed * length, zero, 8 * near[1])

@@ -65,6 +65,11 @@ class OwnLayer:
         return hasattr(next(iter(self.weights.values())), "requires_grad")
 
     @property
+    def spread(self) -> Any:
+        """Over which ranks its tokens are spread, and how; None for one process."""
+        return getattr(self.fn, "spread", None)
+
+    @property
     def module(self) -> Any:
         """The module that it is, of PyTorch; None for another."""
         return self.fn if hasattr(self.fn, "modules") and self.is_torch else None
@@ -119,7 +124,8 @@ class OwnLayer:
         """The layer, called in this way."""
         call, back = self.calls(way, layout)
         return Layer(call, self.weights, ours, name=self.name, cross=way.cross, batched=layout != "nd",
-                     rotary=self.rotary, module=self.module, backward=back, kept=self.kept, **more)
+                     rotary=self.rotary, module=self.module, backward=back, kept=self.kept,
+                     multiple=self.spread.unit if self.spread else 1, **more)
 
     def calls(
         self, way: Way, layout: str, form: MaskForm | None = None

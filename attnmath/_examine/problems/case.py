@@ -44,6 +44,7 @@ class Conventions:
     bias_axes: str | None = None
     dropout: str | None = None  # what a dropout mask holds: "factors", 0 or 1/(1 - rho); "keep": True is kept; ...
     fill: str | None = None  # "-1e4": what is added to the score of what is hidden, where that is not -inf
+    replicated: str | None = None  # a rank's gradient of what all have alike: "sum", "part" (its own), "mean"
     pieces: Any = None  # what it has beside plain attention: Pieces
     truncate: bool = field(default=False, compare=False)  # whether its sums may cut off digits: a matter of bounds
     ranks: Any = field(default=None, compare=False)  # over which ranks its tokens are spread, and how: Spread

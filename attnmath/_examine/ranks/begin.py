@@ -1,6 +1,6 @@
 """The candidate on its ranks, and the report that is made there; PyTorch is imported where it is needed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from attnmath._examine.contract.functions import name_of
@@ -8,11 +8,14 @@ from attnmath._examine.contract.process import judged_apart
 from attnmath._examine.ranks.spread import Spread
 
 
-def ranked(fn: Any, backward: Any, spread: Spread, how: Mapping[str, Any], pool: Any) -> Any:
+def ranked(
+    fn: Any, backward: Any, spread: Spread, how: Mapping[str, Any], without: Collection[str], pool: Any
+) -> Any:
     """The candidate on its ranks: those that there are, or processes of this program."""
     from attnmath._examine.ranks.candidate import RankedCandidate
 
-    return RankedCandidate(fn, backward, spread, pool=pool, **{k: x for k, x in how.items() if k != "framework"})
+    more = {k: x for k, x in how.items() if k != "framework"}
+    return RankedCandidate(fn, backward, spread, pool=pool, without=without, **more)
 
 
 def judged_over_ranks(

@@ -1,7 +1,7 @@
 """A candidate that is called on each rank, and judged as one function of all tokens."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from math import ceil
 from typing import Any
@@ -12,6 +12,7 @@ from attnmath._examine.contract.attempt import Call
 from attnmath._examine.contract.candidate import Candidate, Outcome
 from attnmath._examine.contract.functions import Broken, Fault, name_of
 from attnmath._examine.contract.layouts import axes_of, parts_of_layout, to_layout
+from attnmath._examine.contract.signature import own_keywords
 from attnmath._examine.problems.case import Answer, Case, Conventions, Sizes
 from attnmath._examine.ranks.over import Over
 from attnmath._examine.ranks.pool import Pool
@@ -19,19 +20,22 @@ from attnmath._examine.ranks.spread import Spread
 
 ASKING = 5.0  # seconds for a call that only asks whether uneven lengths are taken
 ENOUGH = 7  # tokens: a length of problems that ask
+KEYWORDS = {"causal": ("causal", "is_causal"), "scale": ("scale", "softmax_scale", "sm_scale")}  # of most rings
 
 
 class RankedCandidate(Candidate):
     """fn(q, k, v, **options) -> o on each rank with its own tokens; backward, if there is one, in the same way."""
 
     def __init__(self, fn: Callable, backward: Callable | None, spread: Spread, *, time_limit: float = 30.0,
-                 pool: Any = None, device: Any = None, **how: Any) -> None:
+                 pool: Any = None, device: Any = None, without: Collection[str] = (), **how: Any) -> None:
         self.spread = spread
         pool = pool or Pool((fn, backward), spread.ranks, time_limit, device)
         self.over = Over(fn, backward, spread, pool)
         how = {**how, "framework": "torch", "time_limit": 12 * time_limit + 60}  # longer than the ranks may take
         super().__init__(self.over, None if backward is None else self.over.way_back, **how)
         self.steps = spread.ranks, spread.unit
+        self.spoken_of = {*self.options, *self.options.values(), *without}  # what to look for is what is left
+        self.found: dict[str, str] = {}
         not_ours = Fault("raises", "lengths that the ranks do not divide are not tried under torchrun")
         self.uneven: dict[str, Fault | None] = {}  # of lengths that differ, or are 0 on some: why not
         if not isinstance(pool, Pool):  # which cannot be begun again
@@ -53,6 +57,33 @@ class RankedCandidate(Candidate):
         n = unit * ceil(max(sizes.n, sizes.m, ENOUGH) / unit)
         H = ranks * ceil(sizes.H / ranks)
         return super().stated(replace(sizes, n=n, m=n, H=H))
+
+    def look_for_options(self, means: Conventions) -> None:
+        """A causal mask and a scale that nobody spoke of, by the usual names, where they are taken."""
+        names, _ = own_keywords(self.over.fn) or ([], True)
+        for word, usual in KEYWORDS.items():
+            name = next((x for x in names if x in usual and not self.spoken_of & {word, x}), None)
+            if name is not None and self._takes_option(word, name, means):
+                self.options[word] = self.found[word] = name
+
+    def _takes_option(self, word: str, name: str, means: Conventions) -> bool:
+        """Whether it takes a keyword as one of our words; of what is always causal, whether it can be other."""
+        other, always = self.with_options(**{word: name}), word == "causal" and "causal" in self.options
+        s, rng = self.stated(self.sizes or Sizes()), np.random.default_rng(0)
+        Q, K, V = (rng.standard_normal((s.b, H, s.n, d)) for H, d in ((s.H, s.d_k), (s.G or s.H, s.d_k),
+                                                                      (s.G or s.H, s.d_v)))
+        plain = Case(Q, K, V, np.zeros((*Q.shape[:3], s.d_v)))
+        asked = replace(plain, causal=True) if word == "causal" else replace(plain, scale=0.3)
+        with_it, without = (other.run(x, means, forward=True).answer for x in (asked, plain))
+        if with_it is None or without is None:
+            return with_it is not None and not always
+        return not (always and np.array_equal(with_it.O, without.O))
+
+    @property
+    def words(self) -> str:
+        """What it was found to take, options by their names included."""
+        said = "".join(f"; {word} by its keyword {name}" for word, name in self.found.items())
+        return super().words + said
 
     def close(self) -> None:
         """The ranks end."""

@@ -40,9 +40,7 @@ class Over:
         replies = self._asked("forward", (q, k, v), options, needed)
         O = self._joined(replies, "O", "O", self.shape, "the output")
         self.beside = next((x.said["beside"] for x in replies if "beside" in x.said), self.beside)
-        if not any("attached" in x.said for x in replies):
-            return O
-        return _Joined.apply(self, needed, O, *(given[name] for name in needed))
+        return joined(self, replies, O, needed, given)
 
     def way_back(self, do: Any, q: Any, k: Any, v: Any, **options: Any) -> Any:
         """The gradients that the way back of each rank returns, joined."""
@@ -153,6 +151,13 @@ def _other_shape(what: str, rank: int, got: tuple, want: tuple, axis: int, whole
         all_of_it = ", all of them" if got == whole else ""
         return f"{what} of rank {rank} has {got[axis]} rows{all_of_it}, where the rank has {want[axis]} tokens"
     return f"{what} of rank {rank} has the shape {got}, where {want} is expected"
+
+
+def joined(over: Over, replies: Sequence[Reply], O: Any, needed: Sequence[str], given: Mapping[str, Any]) -> Any:
+    """The output of all ranks, whose way back is theirs, if one has any."""
+    if not any("attached" in x.said for x in replies):
+        return O
+    return _Joined.apply(over, needed, O, *(given[name] for name in needed))
 
 
 class _Joined(torch.autograd.Function):

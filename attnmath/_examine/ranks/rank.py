@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,7 +61,7 @@ def received_or_not(x: Any, device: Any = None) -> Any:
 
 
 class Order(NamedTuple):
-    """What a rank is to do: "forward", "back" (of the last forward), or "pair" (a way back of its own)."""
+    """What a rank is to do: "forward" or "layer", "back" (of the last one), or "pair" (a way back of its own)."""
 
     what: str
     args: Sequence[Sent] = ()
@@ -117,14 +118,36 @@ class Rank:
         said |= {} if self.output is None else {"attached": "yes"}
         return self._reply(found, said, order, given, options)
 
+    def layer(self, order: Order) -> Reply:
+        """The output for the rank's own tokens, with other numbers as the weights of the module."""
+        self.output, self.leaves = None, {}
+        (X,), numbers = self._given(order)
+        module: Any = self.fn
+        module.to(X.dtype).train(order.more)
+        weights = {name: reduce(getattr, name.split("."), module) for name in order.options}
+        for name, p in weights.items():
+            p.data, p.grad = numbers[name], None
+            if p.is_leaf:
+                p.requires_grad_(name in order.needed)
+        asked = {name: x for name, x in {"X": X.requires_grad_("X" in order.needed), **weights}.items()
+                 if name in order.needed and x.is_leaf}
+        Y = module(X)
+        parts = list(Y.values() if isinstance(Y, Mapping) else Y) if isinstance(Y, Mapping | tuple | list) else [Y]
+        parts = [x for x in parts if isinstance(x, torch.Tensor)]
+        Y = next((x for x in parts if x.shape == X.shape), parts[0] if parts else None)
+        if Y is not None and Y.requires_grad and asked:
+            self.output, self.leaves = Y, asked
+        said = {"returned": "no tensor"} if Y is None else {} if self.output is None else {"attached": "yes"}
+        return self._reply({"O": Y}, said, order, [X], numbers)
+
     def back(self, order: Order) -> Reply:
-        """The gradients of what the last call was given."""
+        """The gradients of what the last call was given, where hooks put them as well."""
         given = [received(x, self.device) for x in order.args]
         if self.output is None:
             return Reply(dict.fromkeys(order.needed))
         output, leaves, self.output = self.output, self.leaves, None
-        found = torch.autograd.grad(output, list(leaves.values()), given[0], allow_unused=True)
-        return self._reply(dict(zip(leaves, found)), {}, order, given, {})
+        output.backward(given[0])
+        return self._reply({name: x.grad for name, x in leaves.items()}, {}, order, given, {})
 
     def pair(self, order: Order) -> Reply:
         """The gradients that a way back of its own returns."""
@@ -149,7 +172,7 @@ class Rank:
         options: Mapping[str, Any],
     ) -> Reply:
         """What was found, and which of what was given is no longer what it was."""
-        names = ("do",) if order.what == "back" else ("do", *"qkv") if order.what == "pair" else tuple("qkv")
+        names = {"back": ["do"], "pair": ["do", *"qkv"], "layer": ["X"]}.get(order.what, [*"qkv"])
         pairs = [(name, x, y) for name, x, y in zip(names, given, order.args)]
         pairs += [(name, options[name], y) for name, y in order.options.items() if isinstance(y, Sent)]
         pairs = [(name, x, y) for name, x, y in pairs if sent(x).numbers.tobytes() != y.numbers.tobytes()]
