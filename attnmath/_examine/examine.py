@@ -20,7 +20,7 @@ from attnmath._examine.diagnosis.examination import Examination
 from attnmath._examine.diagnosis.reference import checked_reference
 from attnmath._examine.problems.case import USUAL_SCALES, Conventions, scale_number
 from attnmath._examine.problems.steps import EMPTY_ROWS
-from attnmath._examine.ranks.begin import judged_over_ranks, ranked
+from attnmath._examine.ranks.begin import judged_over_ranks, ranked, with_parameters
 from attnmath._examine.ranks.spread import LAYOUTS, spread_of
 from attnmath._examine.report.display import Progress
 from attnmath._examine.report.report import Report
@@ -39,6 +39,7 @@ DEMANDS = {
     "inside": ("float32", "float64"),
     "dropout": tuple(DROPOUT_FORMS),
     "fill": ("-1e4", "-1e9"),
+    "replicated": ("sum", "part", "mean"),
 }
 
 
@@ -50,7 +51,7 @@ def examine(
     without: Iterable[str] = (), dtype: Any = None, framework: str | None = None, layout: str | None = None,
     device: Any = None, truncate: bool | None = None, seed: int | None = None, time_limit: float = 30.0,
     smallest: bool = True, progress: bool | Callable[[str], None] | None = None, isolate: bool = False,
-    ranks: int | None = None,
+    ranks: int | None = None, parameters: Mapping[str, Any] | None = None,
 ) -> Report:
     """Whether an attention and its gradients are right, and if not, which term is wrong.
 
@@ -72,8 +73,8 @@ def examine(
     use of CUDA or JAX) fn needs to be found by its name in a module. truncate=True allows sums that cut off
     digits, as tensor cores do; None does so on CUDA alone. With ranks=4 fn is called on each of four ranks (where
     torchrun began this program, on its own) with that rank's tokens, and returns its rows of o; layout says which
-    they are, "contiguous" or "zigzag". Raises TypeError for what cannot be called, ValueError for an option or a
-    convention that is not known.
+    they are, "contiguous" or "zigzag"; parameters, by its keywords, are what all ranks have and learn. Raises
+    TypeError for what cannot be called, ValueError for an option or a convention that is not known.
 
     jvp(q, k, v, q_dot, k_dot, v_dot, **options) -> o_dot, or o and o_dot; vjp_vjp(q_dot, k_dot, v_dot, do, q, k,
     v, **options) -> do_bar, q_bar, k_bar, v_bar, the gradients of sum(q_dot * dq + k_dot * dk + v_dot * dv). True
@@ -91,22 +92,27 @@ def examine(
     """
     began = time.perf_counter()
     other = reference is not None or framework not in (None, "torch")
-    spread, second = _over_ranks(ranks, layout, jvp, vjp_vjp, other)
+    spread, second = _over_ranks(ranks, layout, jvp, vjp_vjp, other, parameters)
     layout = None if spread and layout in LAYOUTS else layout
     told = replace(_demanded(conventions, layout, scale), truncate=_truncated(truncate, device), ranks=spread)
     check_candidate(fn, backward, told.layout, time_limit)
     seed, say = secrets.randbits(31) if seed is None else _whole_number(seed), _progress(progress)
     how = dict(options=options, framework=framework, dtype=dtype, layout=told.layout, device=device, sizes=sizes,
-               time_limit=time_limit)  # fmt: skip
+               time_limit=time_limit, **({"parameters": parameters} if parameters else {}))  # fmt: skip
     given = None if reference is None else checked_reference(reference)
-    work = partial(_examined, fn, backward, how, told, seed, smallest, _words(without), given, second)
+    unsaid = _words(without) | {*(parameters or ())}
+    work = partial(_examined, fn, backward, how, told, seed, smallest, unsaid, given, second)
     report = _apart_or_here(work, (fn, backward), how, told, say, isolate)
     return replace(report, seconds=time.perf_counter() - began, seed=seed)
 
 
-def _over_ranks(ranks: int | None, layout: str | None, jvp: Any, vjp_vjp: Any, more: bool) -> tuple[Any, Any]:
+def _over_ranks(
+    ranks: int | None, layout: str | None, jvp: Any, vjp_vjp: Any, more: bool, parameters: Any
+) -> tuple[Any, Any]:
     """Over which ranks, if it is over ranks, and derivatives of second order, which are not judged there."""
     spread, second = spread_of(ranks, layout), checked_second(jvp, vjp_vjp)
+    if parameters and not spread:
+        raise ValueError("examine: parameters are for ranks=; on one process give them by functools.partial")
     if spread and (second or more):
         raise ValueError("examine: over ranks it takes functions of PyTorch, without jvp, vjp_vjp and reference")
     return spread, second
@@ -142,6 +148,7 @@ def _examined(
     try:
         with given_back():
             report = examination.report(smallest and not told.ranks)  # lines to paste call in one process
+            report = with_parameters(examination, report) if told.ranks else report
             return with_second(examination, report, second, smallest) if second else report
     except (BadDevice, NoDerivatives):
         raise

@@ -207,3 +207,76 @@ def raises(q, k, v):
 def whole(q, k, v):
     """Each rank returns the rows of all."""
     return Gathered.apply(gathered(q, k, v))
+
+
+class Summed(torch.autograd.Function):
+    """The same; the way back sums over the ranks, so many times."""
+
+    @staticmethod
+    def forward(ctx, x, times):
+        ctx.times = times
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, dX):
+        dX = dX.contiguous().clone()
+        for _ in range(ctx.times):
+            dist.all_reduce(dX)
+        return dX, None
+
+
+class Cut(torch.autograd.Function):
+    """The rows of all ranks; the way back has those of the own queries alone."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return Gathered.forward(ctx, x)
+
+    @staticmethod
+    def backward(ctx, dX):
+        return dX.chunk(dist.get_world_size(), -2)[dist.get_rank()]
+
+
+class RankLayer(torch.nn.Module):
+    """Two heads, keys gathered; the gradients of the weights are each rank's own, or what `how` makes of them."""
+
+    def __init__(self, how="part"):
+        super().__init__()
+        numbers = torch.Generator().manual_seed(5)
+        self.how, self.heads = how, 2
+        for name in ("W_Q", "W_K", "W_V", "W_O"):
+            x = torch.randn(6, 6, generator=numbers, dtype=torch.float64)
+            setattr(self, name, torch.nn.Parameter(x / 6**0.5))
+
+    def shared(self, name):
+        times = {"sum": 1, "twice": 2, "mean": 1}.get(self.how, int(self.how == "sum but W_Q" and name != "W_Q"))
+        W = Summed.apply(getattr(self, name), times)
+        return W.detach() + (W - W.detach()) / dist.get_world_size() if self.how == "mean" else W
+
+    def forward(self, x):
+        q, k, v = ((x @ self.shared(W)).unflatten(-1, (2, 3)).transpose(1, 2) for W in ("W_Q", "W_K", "W_V"))
+        every = Cut if self.how == "own queries" else Gathered
+        k, v = every.apply(k), every.apply(v)
+        o = (q @ k.mT * 3**-0.5).softmax(-1) @ v
+        return o.transpose(1, 2).flatten(2) @ self.shared("W_O")
+
+
+class HookedLayer(RankLayer):
+    """A hook of each weight sums its gradient when it is there."""
+
+    def __init__(self):
+        super().__init__()
+        for p in self.parameters():
+            p.register_post_accumulate_grad_hook(lambda p: dist.all_reduce(p.grad))
+
+
+def with_sinks(q, k, v, sinks, *, how="part"):
+    """A learned sink for each head, once in each row."""
+    ranks = dist.get_world_size()
+    sinks = Summed.apply(sinks, {"sum": 1, "twice": 2}.get(how, 0))
+    sinks = sinks.detach() if how == "lost" else 0 * sinks if how == "unused" else sinks
+    sinks = sinks + torch.tensor(float(ranks)).log().to(sinks) if how == "on each rank" else sinks
+    k, v = Gathered.apply(k), Gathered.apply(v)
+    A = q @ k.mT * q.shape[-1] ** -0.5
+    column = sinks.view(1, -1, 1, 1).expand(*A.shape[:3], 1)
+    return torch.cat([A, column], -1).softmax(-1)[..., :-1] @ v

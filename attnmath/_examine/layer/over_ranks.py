@@ -1,6 +1,6 @@
 """A layer over ranks: examined as one of all tokens, and what its ranks have as gradients of the weights."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,9 +14,9 @@ from attnmath._examine.layer.own_layer import OwnLayer, found_weights
 from attnmath._examine.layer.run import forward, returned
 from attnmath._examine.problems.case import Conventions
 from attnmath._examine.ranks.begin import judged_over_ranks
-from attnmath._examine.ranks.replicated import UNJUDGED
+from attnmath._examine.ranks.replicated import UNJUDGED, with_findings
 from attnmath._examine.ranks.spread import Spread
-from attnmath._examine.report.report import Finding, Report
+from attnmath._examine.report.report import Report
 
 REFUSED = "weights", "backward", "mask", "reference"  # what a layer over ranks is not given beside it
 Examine = Callable[..., Report]
@@ -81,13 +81,3 @@ def _change(layer: Layer, case: LayerCase, name: str, dtype: str, direction: np.
     moved = ({**case.numbers, name: case.numbers[name] + t * direction} for t in (h, -h))
     up, down = (forward(layer, replace(case, numbers=numbers), dtype) for numbers in moved)
     return float(((up - down) * case.dY).sum())
-
-
-def with_findings(report: Report, found: list[Finding]) -> Report:
-    """The report with what was found beside; a mistake makes it wrong."""
-    def of(*kinds: str) -> Iterator[Finding]:
-        return (x for x in found if x.kind in kinds)
-
-    verdict = "wrong" if any(of("mistake")) else report.verdict
-    findings = (*of("mistake"), *report.findings, *of("convention"))
-    return replace(report, verdict=verdict, findings=findings, hazards=(*report.hazards, *of("hazard")))

@@ -18,6 +18,13 @@ def ranked(
     return RankedCandidate(fn, backward, spread, pool=pool, without=without, **more)
 
 
+def with_parameters(examination: Any, report: Any) -> Any:
+    """The report, with what the gradients of its parameters are."""
+    from attnmath._examine.ranks.parameters import with_parameters
+
+    return with_parameters(examination, report)
+
+
 def judged_over_ranks(
     work: Callable[..., Any], functions: tuple[Any, Any], spread: Spread, how: Mapping[str, Any], say: Any,
     isolate: bool,

@@ -7,6 +7,7 @@ from math import ceil
 from typing import Any
 
 import numpy as np
+import torch
 
 from attnmath._examine.contract.attempt import Call
 from attnmath._examine.contract.candidate import Candidate, Outcome
@@ -26,11 +27,17 @@ KEYWORDS = {"causal": ("causal", "is_causal"), "scale": ("scale", "softmax_scale
 class RankedCandidate(Candidate):
     """fn(q, k, v, **options) -> o on each rank with its own tokens; backward, if there is one, in the same way."""
 
-    def __init__(self, fn: Callable, backward: Callable | None, spread: Spread, *, time_limit: float = 30.0,
-                 pool: Any = None, device: Any = None, without: Collection[str] = (), **how: Any) -> None:
+    def __init__(
+        self, fn: Callable, backward: Callable | None, spread: Spread, *, time_limit: float = 30.0,
+        pool: Any = None, device: Any = None, without: Collection[str] = (),
+        parameters: Mapping[str, Any] | None = None, **how: Any,
+    ) -> None:
         self.spread = spread
         pool = pool or Pool((fn, backward), spread.ranks, time_limit, device)
         self.over = Over(fn, backward, spread, pool)
+        self.over.parameters = {name: torch.as_tensor(x).detach() for name, x in (parameters or {}).items()}
+        if lengths := {len(x) for x in self.over.parameters.values() if x.ndim == 1}:  # as a sink of each head
+            how["sizes"] = {"H": min(lengths), **(how.get("sizes") or {})}
         how = {**how, "framework": "torch", "time_limit": 12 * time_limit + 60}  # longer than the ranks may take
         super().__init__(self.over, None if backward is None else self.over.way_back, **how)
         self.steps = spread.ranks, spread.unit

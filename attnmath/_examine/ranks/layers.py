@@ -5,12 +5,9 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-
 from attnmath._examine.contract.functions import Broken, Fault
 from attnmath._examine.ranks.over import Over, joined
-from attnmath._examine.ranks.rank import Order, Reply, received, sent
-from attnmath._examine.ranks.replicated import Parts
+from attnmath._examine.ranks.rank import Order, Reply, sent
 from attnmath._examine.ranks.spread import Spread
 
 
@@ -19,7 +16,7 @@ class OverLayer(Over):
 
     def __init__(self, module: Any, weights: Mapping[str, Any], spread: Spread, pool: Any) -> None:
         super().__init__(module, None, spread, pool)
-        self.layout, self.weights, self.parts = "bsd", weights, Parts(spread.ranks)
+        self.layout, self.weights = "bsd", weights
 
     def called(self, X: Any, training: bool) -> Any:
         """The output of all ranks, differentiable in the tokens and the weights."""
@@ -38,8 +35,7 @@ class OverLayer(Over):
         """That of the tokens joined; that of a weight by what its ranks have."""
         if key == "X":
             return self._joined(replies, key, "Q", tuple(like.shape), "dX")
-        came = [x.tensors.get(key) for x in replies]
-        return self.parts.whole(key, [torch.zeros_like(like) if x is None else received(x) for x in came])
+        return self._of_parameter(replies, key, like)
 
 
 def over_ranks(module: Any, weights: Mapping[str, Any], spread: Spread, pool: Any) -> tuple[Any, OverLayer]:

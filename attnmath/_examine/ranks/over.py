@@ -9,6 +9,7 @@ from attnmath._examine.contract.contract import GRADIENT_OF
 from attnmath._examine.contract.functions import Broken, Fault, attribute, name_of
 from attnmath._examine.contract.layouts import axes_of
 from attnmath._examine.ranks.rank import Order, Reply, received, sent, sent_or_not
+from attnmath._examine.ranks.replicated import Parts
 from attnmath._examine.ranks.spread import Spread
 
 Function = Callable[..., Any]
@@ -30,13 +31,17 @@ class Over:
         self.layout, self.shape = "bhsd", tuple[int, ...]()  # of the axes; of the output
         self.rows: dict[str, int] = {}  # of options: which axis is that of the queries
         self.bias: str | None = None  # the option that has a gradient
+        self.parameters: dict[str, torch.Tensor] = {}  # that all ranks are given, and have gradients
+        self.parts = Parts(spread.ranks)
         self.limit: float | None = None  # of a call that only asks
         self.faults: dict[Fault, None] = {}
         self.beside = ""
 
     def __call__(self, q: Any, k: Any, v: Any, **options: Any) -> Any:
+        options |= {name: x.to(q.device, q.dtype) for name, x in self.parameters.items()}
         given = {"q": q, "k": k, "v": v, **options}
         needed = [name for name, x in given.items() if isinstance(x, torch.Tensor) and x.requires_grad]
+        needed += list(self.parameters) if needed else []
         replies = self._asked("forward", (q, k, v), options, needed)
         O = self._joined(replies, "O", "O", self.shape, "the output")
         self.beside = next((x.said["beside"] for x in replies if "beside" in x.said), self.beside)
@@ -110,6 +115,8 @@ class Over:
     def _gradient(self, replies: Sequence[Reply], said: str, name: str | None, like: Any, key: str = "") -> Any:
         """One gradient, joined; None where no rank has one."""
         key = key or said
+        if key in self.parameters:
+            return self._of_parameter(replies, key, like)
         if all(x.tensors.get(key) is None for x in replies):
             return None
         if said in ("dB", self.bias) or name not in GRADIENT_OF:
@@ -122,6 +129,11 @@ class Over:
         if axis is not None and like.shape[axis] > 1:
             return self._put_together(replies, key, axis, tuple(like.shape), "dB")
         return torch.stack([received(x.tensors[key]) for x in replies if x.tensors.get(key) is not None]).sum(0)
+
+    def _of_parameter(self, replies: Sequence[Reply], key: str, like: Any) -> Any:
+        """The gradient of what all ranks have, from theirs."""
+        came = [x.tensors.get(key) for x in replies]
+        return self.parts.whole(key, [torch.zeros_like(like) if x is None else received(x) for x in came])
 
     def _joined(self, replies: Sequence[Reply], key: str, of: str, shape: tuple[int, ...], what: str) -> Any:
         """The rows of all ranks in the order of the sequence."""

@@ -1,13 +1,14 @@
 """Weights that all ranks have alike: is a rank's gradient its own part, or the sum over the ranks?"""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from attnmath._examine.diagnosis.own_output import PRECISE, derivatives, nearest_derivative
 from attnmath._examine.problems.case import Conventions
-from attnmath._examine.report.report import Finding
+from attnmath._examine.report.report import Finding, Report
 
 # Of a gradient on all ranks and their number, the whole gradient, by what each rank has.
 READINGS: dict[str, Callable[[Sequence[Any], int], Any]] = {
@@ -77,3 +78,13 @@ class Parts:
                 kind = "convention" if told.replicated or word == "sum" else "hazard"
                 yield Finding(kind, f"replicated_{word}", f"the gradients of {who} are {MEANT[word]}",
                               cure=f"conventions={{'replicated': {word!r}}} says that it is meant")
+
+
+def with_findings(report: Report, found: list[Finding]) -> Report:
+    """The report with what was found beside; a mistake makes it wrong."""
+    def of(*kinds: str) -> Iterator[Finding]:
+        return (x for x in found if x.kind in kinds)
+
+    verdict = "wrong" if any(of("mistake", "unnamed")) else report.verdict
+    findings = (*of("mistake", "unnamed"), *report.findings, *of("convention"))
+    return replace(report, verdict=verdict, findings=findings, hazards=(*report.hazards, *of("hazard")))

@@ -39,7 +39,7 @@ QUALIFIED = {
 }
 # Hazards that a test fails on, and the convention that says that they are meant.
 UNSTATED = {"unusual_scale": "scale", "interleaved_groups": "groups", "rate_without_effect": "dropout",
-            "boolean_mask_added": "mask"}
+            "boolean_mask_added": "mask", "replicated_part": "replicated", "replicated_mean": "replicated"}
 VERDICTS = {"right": 0, "wrong": 1, "not judged": 2, UNLISTED: 3}  # and the exit status of each
 
 
