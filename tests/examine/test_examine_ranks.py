@@ -10,6 +10,7 @@ import rings
 from attnmath import examine
 from attnmath._examine.contract.functions import Broken, Unusable
 from attnmath._examine.mistakes.wrong_rank_masks import WRONG_RANKS
+from attnmath._examine.problems.case import Case, Conventions
 from attnmath._examine.ranks.candidate import RankedCandidate
 from attnmath._examine.ranks.pool import Pool
 from attnmath._examine.ranks.rank import Order, received, sent
@@ -39,8 +40,8 @@ PLANTED = {
 
 @pytest.mark.parametrize("slip, name", PLANTED.items())
 def test_planted_in_a_ring(slip, name):
-    options = {"causal"} if slip != "diagonal skipped" else ()  # else rows without keys are NaN
-    report = judged(partial(rings.slipping, slip=slip), 3, options=options)
+    more = {"without": {"causal"}} if slip == "diagonal skipped" else {}  # else rows without keys are NaN
+    report = judged(partial(rings.slipping, slip=slip), 3, **more)
     assert report.wrong and names(report) == [name], report
 
 
@@ -53,7 +54,6 @@ def test_what_a_rank_does(fn, ranks, said):
     pool = Pool((fn, None), ranks, 1.0)
     candidate = RankedCandidate(fn, None, Spread(ranks), pool=pool, dtype="float32")
     x = np.ones((2, 3, 4 * ranks, 4))
-    from attnmath._examine.problems.case import Case
 
     try:
         assert candidate.run(Case(x, x, x, x)).refusal.sentence.startswith(said)
@@ -101,7 +101,49 @@ def test_a_test_fails_over_ranks():
 
 
 def test_names_are_for_ranks_alone():
-    from attnmath._examine.problems.case import Case, Conventions
-
     x = np.ones((1, 2, 4, 2))
     assert not [m for m in WRONG_RANKS if list(m.forms(Case(x, x, x, x), Conventions()))]
+
+
+def test_a_way_back_of_its_own():
+    report = judged(rings.ring, backward=rings.way_back)
+    assert report.right, report
+    report = judged(rings.ring, backward=partial(rings.way_back, slip="own alone"))
+    assert report.wrong and names(report) == ["rank_missing"], report
+
+
+@pytest.mark.parametrize("word", ["mask", "bias", "dropout"])
+def test_options_over_ranks(word):
+    report = judged(rings.with_options, options={word})
+    assert report.right and any(word in p.traits and p.judged for p in report.problems), report
+
+
+def test_a_causal_mask_and_a_scale_are_found_by_their_keywords():
+    report = judged(rings.ring)
+    assert report.right and any("causal" in p.traits for p in report.problems), report
+    assert "causal by its keyword causal" in str(report)
+    assert not any("causal" in p.traits for p in judged(rings.ring, without={"causal"}).problems)
+
+
+@pytest.mark.parametrize("fn, causal", [(rings.always_causal, True), (rings.causal_or_not, "is_causal")])
+def test_what_is_causal_unless_told(fn, causal):
+    candidate = RankedCandidate(fn, None, Spread(2), time_limit=10.0, dtype="float32")
+    try:
+        candidate.options["causal"] = True  # as it is found where nobody says anything
+        candidate.look_for_options(Conventions(layout="bhsd"))
+        assert candidate.options["causal"] == causal
+    finally:
+        candidate.worker.close()
+        candidate.close()
+
+
+def test_another_function_and_a_ring_that_is_wrong():
+    for fn, said in ((rings.windowed, ""), (partial(rings.slipping, slip="odd merge"), "its output is right")):
+        candidate = RankedCandidate(fn, None, Spread(3), time_limit=10.0, dtype="float32")
+        try:
+            x = np.random.default_rng(0).standard_normal((2, 3, 6, 16))
+            found = candidate.elsewhere(Case(x, x, x, x), Conventions(layout="bhsd", scale="1/sqrt(d_k)"))
+            assert found.endswith(said) and bool(found) == bool(said), found
+        finally:
+            candidate.worker.close()
+            candidate.close()

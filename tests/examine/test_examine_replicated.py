@@ -12,7 +12,7 @@ from attnmath._examine.diagnosis.examination import Examination
 from attnmath._examine.problems.case import Conventions
 from attnmath._examine.problems.taken import Taken
 from attnmath._examine.ranks.candidate import RankedCandidate
-from attnmath._examine.ranks.parameters import beside_one_rank, chosen, of_gradients
+from attnmath._examine.ranks.parameters import chosen, elsewhere, of_gradients
 from attnmath._examine.ranks.pool import Pool
 from attnmath._examine.ranks.replicated import Parts
 from attnmath._examine.ranks.spread import Spread
@@ -74,7 +74,7 @@ def found(how, told=None):
     candidate.taken = Taken(square=True, only=(("H", 3), ("G", 3)), multiples=(("n", 2), ("m", 2)))
     try:
         some = chosen(e)
-        return [*of_gradients(e, candidate, some), *beside_one_rank(e, candidate, some[0])]
+        return [*of_gradients(e, candidate, some), *elsewhere(e, candidate, some[0])]
     finally:
         candidate.worker.close()
         candidate.close()

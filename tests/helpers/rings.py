@@ -48,6 +48,8 @@ class Ring(torch.autograd.Function):
                     O, L = part_O, part_L
                 elif slip == "mean":
                     O, L = O + part_O, torch.logaddexp(L, part_L)
+                elif slip == "odd merge":
+                    O, L = O + 0.3 * step * part_O, part_L
                 else:
                     new = torch.logaddexp(L, part_L)
                     O = O * (L - new).exp() + part_O * (part_L - new).exp()
@@ -280,3 +282,37 @@ def with_sinks(q, k, v, sinks, *, how="part"):
     A = q @ k.mT * q.shape[-1] ** -0.5
     column = sinks.view(1, -1, 1, 1).expand(*A.shape[:3], 1)
     return torch.cat([A, column], -1).softmax(-1)[..., :-1] @ v
+
+
+def way_back(do, q, k, v, causal=False, *, slip=""):
+    """The gradients of a ring, by a function of their own."""
+    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    return torch.autograd.grad(Ring.apply(*leaves, causal, "contiguous", slip), leaves, do)
+
+
+def with_options(q, k, v, mask=None, bias=None, dropout=0.0):
+    """Keys gathered; a boolean mask and a bias of the own queries to all keys, and dropout."""
+    k, v = Gathered.apply(k), Gathered.apply(v)
+    A = q @ k.mT * q.shape[-1] ** -0.5 + (0 if bias is None else bias)
+    A = A if mask is None else A.masked_fill(~mask, -torch.inf)
+    P = torch.where(A.isneginf().all(-1, keepdim=True), 0.0, A).softmax(-1)
+    P = torch.where(A.isneginf().all(-1, keepdim=True), 0.0, P)
+    return torch.nn.functional.dropout(P, dropout) @ v
+
+
+def always_causal(q, k, v, is_causal=True):
+    """Causal whatever it is told."""
+    return Ring.apply(q, k, v, True, "contiguous", "")
+
+
+def causal_or_not(q, k, v, is_causal=True):
+    """Causal unless it is told otherwise."""
+    return Ring.apply(q, k, v, is_causal, "contiguous", "")
+
+
+def windowed(q, k, v):
+    """Another function than plain attention, the same over any number of ranks: one key back at most."""
+    k, v = Gathered.apply(k), Gathered.apply(v)
+    at, to = own_positions(q.shape[-2], "contiguous")[:, None], torch.arange(k.shape[-2])
+    A = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill((to > at) | (to < at - 1), -torch.inf)
+    return A.softmax(-1) @ v

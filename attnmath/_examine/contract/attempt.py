@@ -71,6 +71,10 @@ class Called:
     def look_for_options(self, means: Conventions) -> None:
         """Options that nobody spoke of: none, what is not named is not tried."""
 
+    def elsewhere(self, case: Case, means: Conventions) -> str:
+        """That over another number of ranks its output is another, in words; nothing for one process."""
+        return ""
+
     def attempt(self, case: Case, call: Call, faults: list[Fault]) -> Answer:
         """The answer; what was done wrong is added to the faults."""
         lib, backward, traits = self.arrays, self.backward, case.traits

@@ -269,7 +269,7 @@ class Examination:
             return another
         if self.given or self.means.pieces:
             return None
-        return unlisted(self.candidate, self.means, self.seed, pieces)
+        return unlisted(self.candidate, self.means, self.seed, self.trials, pieces)
 
     def _harmless(self, fault: Fault) -> bool:
         """What is no more than a hazard; NumPy makes float64 of float32 where a number of its own is met."""

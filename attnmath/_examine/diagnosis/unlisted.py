@@ -1,8 +1,13 @@
 """Is it another function than plain attention: attention with pieces, or one that is none of the list?"""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.diagnosis import own_output
+from attnmath._examine.diagnosis.mechanisms import without_name
 from attnmath._examine.diagnosis.read_pieces import gives_output, read_pieces
+from attnmath._examine.diagnosis.trial import Failure
 from attnmath._examine.problems.case import Conventions
 from attnmath._examine.problems.families import cases
 from attnmath._examine.report.report import Finding
@@ -10,12 +15,16 @@ from attnmath.rounding.formats import unit_roundoff
 
 
 def unlisted(
-    candidate: Candidate, means: Conventions, seed: int, pieces: bool = True
+    candidate: Candidate, means: Conventions, seed: int, trials: Sequence[Failure], pieces: bool = True
 ) -> Conventions | Finding | None:
     """What it means, if it is attention with pieces; else whether its gradients are those of its output.
 
-    None for attention, and where nothing can be said.
+    None for attention, and where nothing can be said. What is another function over fewer ranks is wrong.
     """
+    some = (f.case for f in trials if "O" in f.wrong and "gaussian" in f.case.traits)
+    if elsewhere := next((candidate.elsewhere(case, means) for case in some), ""):
+        found = without_name(trials)
+        return replace(found, title=f"{found.title}; {elsewhere}")
     some, others = own_output.chosen(candidate, candidate.dtype, seed)
     other = own_output.reference(candidate, means, some)
     short = unit_roundoff(candidate.dtype) > unit_roundoff("float32")

@@ -160,8 +160,10 @@ def in_order(b: Blocks, A: np.ndarray, way: int) -> Iterator[np.ndarray]:
         yield np.take_along_axis(parts, which[None, None, None, :, None], 0)[0]
 
 
-def merged_in_order(b: Blocks, A: np.ndarray, way: int, weigh: Callable[..., Any]) -> np.ndarray:
-    """The weights when parts are merged one after another.
+def merged_in_order(
+    b: Blocks, A: np.ndarray, way: int, weigh: Callable[..., Any]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The weights when parts are merged one after another, and the log-sum-exp that is left.
 
     weigh(L, part, step) -> the shares of what was there and of what is new, the L that is kept
     """
@@ -170,4 +172,4 @@ def merged_in_order(b: Blocks, A: np.ndarray, way: int, weigh: Callable[..., Any
     for t, part in enumerate(in_order(b, A, way)):
         old, new, L = weigh(L, part, t)
         total = total * old + np.where(step == t, P, 0.0) * new
-    return total
+    return total, L

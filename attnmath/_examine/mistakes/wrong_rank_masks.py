@@ -25,9 +25,19 @@ def rules(b: Blocks) -> Iterator[tuple[str, np.ndarray]]:
     yield "blocks of earlier ranks are hidden, those of later ones are seen", np.where(
         own, right, b.rank > b.rank[:, None])
     yield "the first rank's block is not seen by the others", right & (own | (b.rank > 0))
+    yield "blocks of earlier ranks by places in the block", right & (own | (b.local <= b.local[:, None]))
+    yield "a key at the query's own place is hidden, but on the first rank", right & ((i != j) | (
+        b.rank[:, None] == 0))
+    for more in (0, 1):
+        other = b.key_in((2 * b.rank[:, None] + more - b.rank) % b.ranks)
+        yield "blocks have the masks of each other, in the order of steps of the way forward", np.take_along_axis(
+            right, other, 1)
     yield "blocks of earlier ranks alone are seen", np.where(own, right, b.rank < b.rank[:, None])
     if b.zigzag:
         yield "as if the ranks had contiguous tokens", in_line <= in_line[:, None]
+        half = n // (2 * b.ranks)
+        yield "as if the second part of the queries came right after the first", j <= (
+            b.rank * half + b.local)[:, None]
         for word, other in (("earlier", b.rank < b.rank[:, None]), ("later", b.rank > b.rank[:, None])):
             for q, who in ((None, "all queries"), (False, "the first part of the queries"),
                            (True, "the second part of the queries")):
@@ -68,6 +78,8 @@ def both(change: StepChanges, words: str) -> Wordings:
 @by_blocks
 def block_skipped(b: Blocks, case: Case, means: Conventions) -> Wordings:
     yield from both({"seen": lambda s, x: x & ~b.own}, "the rank's own, the diagonal, is skipped")
+    yield from both({"seen": lambda s, x: x & ~(b.own & (b.rank > 0))},
+                    "the rank's own, the diagonal, is skipped on all ranks but the first")
     for way, words in b.ways:
         kept = b.step(way) < b.ranks - 1
         seen = bind(lambda s, x, kept: x & kept, kept)
@@ -159,6 +171,10 @@ WRONG_RANKS: list[Mistake] = [
             of.local_weights, RING, "normalise by the log-sum-exp of the whole row"),
     Mistake("rank_merge", "the parts of a row are merged wrongly", of.merged, RING,
             "multiply what is there, and its sum, by exp(old maximum - new maximum)"),
+    Mistake("rank_padded", "keys that fill up the shorter blocks are attended", of.padded, ATTENTION,
+            "hide what is filled up with zeros"),
+    Mistake("rank_scale", "the scale is applied once more at each step", of.scaled_again, ATTENTION,
+            "scale the queries, or the scores, once"),
     Mistake("rank_D", "the row term D is that of a part of the row", of.part_of_D, RING,
             "D = rowsum(dO o O), with the whole output"),
     Mistake("rank_causal", "the causal mask has another rule over ranks", causal_rule, CAUSAL_MASK,

@@ -90,6 +90,8 @@ def moved(letters: tuple[str, ...]) -> steps.Forms:
             said = f"each rank has those of the rank {by} before it"
             said = "each rank has those of the next" if by == b.ranks - 1 and by > 1 else said
             yield said, {x: bind(lambda s, x, by: b.moved(x, by), by) for x in letters}
+        yield "each rank has the sum of those of all ranks, row by row", {
+            x: lambda s, x: sum(b.moved(x, by) for by in range(b.ranks)) for x in letters}
         if b.zigzag:
             order = np.concatenate([np.concatenate([np.flatnonzero((b.rank == r) & (b.half == h)) for h in (1, 0)])
                                     for r in range(b.ranks)])
@@ -126,11 +128,6 @@ def scaled(letters: tuple[str, ...], by: Callable[[int], float]) -> steps.Forms:
 # ---- merging ------------------------------------------------------------------------------------
 
 
-def unscaled(b: Blocks, A: np.ndarray) -> np.ndarray:
-    E = np.exp(A - block_top(b, A))
-    return E / np.maximum(rowsum(E), 1e-300)
-
-
 def weighed(b: Blocks, A: np.ndarray, weight: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """Parts with a softmax of their own, by weights (b, H, n, 1) of their scores that then add up to 1."""
     parts = [weight(A[..., p]) for p in b.places if len(p)]
@@ -142,6 +139,7 @@ def weighed(b: Blocks, A: np.ndarray, weight: Callable[[np.ndarray], np.ndarray]
 
 
 Weigh = Callable[[np.ndarray, np.ndarray], tuple[Any, Any, np.ndarray]]
+Weighed = tuple[np.ndarray, np.ndarray | None]  # the weights, and the log-sum-exp that is kept, if it is another
 # From the log-sum-exp so far and that of the next part: the factors of what was there and of what is new, and
 # the log-sum-exp that is kept.
 IN_ORDER: dict[str, Weigh] = {
@@ -153,30 +151,66 @@ IN_ORDER: dict[str, Weigh] = {
     "what was there is not rescaled, what is new is": lambda L, p: (1.0, share(p, L), np.logaddexp(L, p)),
     "what is new is not rescaled, what was there is": lambda L, p: (share(L, p), 1.0, np.logaddexp(L, p)),
     "the output of the last step alone is there": lambda L, p: (0.0, 1.0, p),
+    "log-sum-exps are added, not their exponentials": lambda L, p: (np.exp(-p), np.exp(-L), L + p),
 }
 
 
-def _ordered(b: Blocks, way: int, weigh: Weigh, A: np.ndarray) -> np.ndarray:
+def _ordered(b: Blocks, way: int, weigh: Weigh, A: np.ndarray) -> Weighed:
     """The weights of parts that are merged one after another, the first as it is."""
     with np.errstate(all="ignore"):
         return merged_in_order(b, A, way, lambda L, p, t: weigh(L, p) if t else (0.0, 1.0, p))
 
 
-def merges(b: Blocks) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
+def by_logs(b: Blocks, A: np.ndarray, log_weight: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Weighed:
+    """Parts weighed by other log-sum-exps: of those of a part (b, H, n, 1), and of its scores."""
+    parts = [p for p in b.places if len(p)]
+    logs = np.stack([log_weight(no_number(steps.log_sum_exp(A[..., p])), A[..., p]) for p in parts])
+    L, P = np.logaddexp.reduce(logs, 0), block_softmax(b, A)
+    for p, log in zip(parts, logs):
+        P[..., p] *= np.exp(log - no_keys(L))
+    return P, L
+
+
+def no_number(L: np.ndarray) -> np.ndarray:
+    """-inf for a row without keys, of which log_sum_exp gives no more than that it is infinite."""
+    return np.where(np.isinf(L), -np.inf, L)
+
+
+def unscaled(b: Blocks, A: np.ndarray) -> Weighed:
+    """Sums of exp(A - the part's maximum); the log-sum-exp with the maximum of the rank's own part."""
+    top = block_top(b, A)
+    total = rowsum(np.exp(A - top))
+    own = np.where(b.own, top, -np.inf).max(-1, keepdims=True)
+    return np.exp(A - top) / np.maximum(total, 1e-300), np.log(np.maximum(total, 1e-300)) + own
+
+
+def merges(b: Blocks, gamma: Any) -> dict[str, Callable[[np.ndarray], Weighed]]:
     """Ways to merge parts wrongly, from scores to weights."""
     def there(x: np.ndarray) -> np.ndarray:
         return (~np.isneginf(x).all(-1, keepdims=True)).astype(float)
 
-    found: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    def top(x: np.ndarray) -> np.ndarray:
+        return log_shift(x.max(-1, keepdims=True))
+
+    def twice(L: np.ndarray, x: np.ndarray) -> np.ndarray:
+        return L - top(x) + gamma * top(x)
+
+    found: dict[str, Callable[[np.ndarray], Weighed]] = {
         "sums are added without exp of the difference of the maxima": lambda A: unscaled(b, A),
-        "their outputs are added": lambda A: block_softmax(b, A),
-        "their outputs are averaged": lambda A: block_softmax(b, A) / b.ranks,
-        "the outputs of those that are not hidden are averaged": lambda A: weighed(b, A, there),
-        "the output of the rank's own block alone is there": lambda A: block_softmax(b, A) * b.own,
-        "their outputs are weighted by exp of their maxima": lambda A: weighed(
-            b, A, lambda x: np.exp(x.max(-1, keepdims=True) - A.max(-1, keepdims=True))),
-        "each is divided by the sum of the row again": lambda A: steps.plain_softmax(A) * np.exp(
-            -log_shift(steps.log_sum_exp(A))),
+        "their outputs are added": lambda A: (block_softmax(b, A), None),
+        "their outputs are averaged": lambda A: (block_softmax(b, A) / b.ranks, None),
+        "the outputs of those that are not hidden are averaged": lambda A: (weighed(b, A, there), None),
+        "the output of the rank's own block alone is there": lambda A: (block_softmax(b, A) * b.own, None),
+        "their outputs are weighted by exp of their maxima": lambda A: (weighed(
+            b, A, lambda x: np.exp(x.max(-1, keepdims=True) - A.max(-1, keepdims=True))), None),
+        "each is divided by the sum of the row again": lambda A: (steps.plain_softmax(A) * np.exp(
+            -log_shift(steps.log_sum_exp(A))), None),
+        "natural log-sum-exps are taken to base 2": lambda A: by_logs(b, A, lambda L, x: np.log(2) * L),
+        "a block that is hidden has the log-sum-exp 0 and counts": lambda A: by_logs(
+            b, A, lambda L, x: np.where(np.isneginf(L), 0.0, L)),
+        "the maximum in a log-sum-exp is scaled twice": lambda A: by_logs(b, A, twice),
+        "each log-sum-exp is that of keys without their mean": lambda A: by_logs(
+            b, A, lambda L, x: L - x.mean(-1, keepdims=True)),
     }
     for way, words in b.ways:
         found |= {f"{said}{words}": partial(_ordered, b, way, weigh) for said, weigh in IN_ORDER.items()}
@@ -194,8 +228,34 @@ def share(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 @by_blocks
 def merged(b: Blocks, case: Case, means: Conventions) -> Wordings:
-    for words, form in merges(b).items():
-        yield words, {"P": bind(lambda s, P, form: form(s.A), form), "P_back": lambda s, P: s.P}
+    for words, form in merges(b, case.gamma(means)).items():
+        forward = bind(lambda s, P, form: form(s.A)[0], form)
+        yield words, {"P": forward, "P_back": lambda s, P: s.P}
+        yield words, {"P": forward, "P_back": bind(by_kept, form)}
+
+
+def by_kept(s: Steps, P: np.ndarray, form: Callable[[np.ndarray], Weighed]) -> np.ndarray:
+    """The weights of the way back by the log-sum-exp that is kept."""
+    with np.errstate(all="ignore"):
+        L = form(s.A)[1]
+        return P if L is None else np.exp(np.minimum(s.A_back - no_keys(L), 700.0))
+
+
+@by_blocks
+def padded(b: Blocks, case: Case, means: Conventions) -> Wordings:
+    lengths = [len(p) for p in b.places]
+    pads = sum(max(lengths) - n for n in lengths)
+    if pads:
+        more = bind(lambda s, L: np.logaddexp(log_shift(L), np.log(pads)))
+        yield "", {"L": more, "P": lambda s, P: P * np.exp(-np.logaddexp(0.0, np.log(pads) - no_keys(
+            steps.log_sum_exp(s.A))))}
+
+
+@by_blocks
+def scaled_again(b: Blocks, case: Case, means: Conventions) -> Wordings:
+    for way, words in b.ways:
+        yield words.removeprefix(", "), {"A": bind(lambda s, A, step: np.where(
+            np.isneginf(A), A, A * s.gamma**step), b.step(way))}
 
 
 @by_blocks

@@ -1,9 +1,10 @@
 """A candidate that is called on each rank, and judged as one function of all tokens."""
 
 import copy
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
-from math import ceil
+from math import ceil, lcm
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,22 @@ from attnmath._examine.contract.candidate import Candidate, Outcome
 from attnmath._examine.contract.functions import Broken, Fault, name_of
 from attnmath._examine.contract.layouts import axes_of, parts_of_layout, to_layout
 from attnmath._examine.contract.signature import own_keywords
+from attnmath._examine.problems.bounds import right_answer
 from attnmath._examine.problems.case import Answer, Case, Conventions, Sizes
 from attnmath._examine.ranks.over import Over
 from attnmath._examine.ranks.pool import Pool
 from attnmath._examine.ranks.spread import Spread
+from attnmath.rounding.formats import nearest
 
 ASKING = 5.0  # seconds for a call that only asks whether uneven lengths are taken
 ENOUGH = 7  # tokens: a length of problems that ask
+NEAR = {"float64": 1e-9, "float32": 1e-3, "bfloat16": 0.1, "float16": 0.02}  # of the largest number
 KEYWORDS = {"causal": ("causal", "is_causal"), "scale": ("scale", "softmax_scale", "sm_scale")}  # of most rings
+
+
+def near(x: np.ndarray, y: np.ndarray, dtype: str) -> bool:
+    """Whether two outputs are the same up to the order of sums."""
+    return bool(np.abs(x - y).max() <= NEAR[dtype] * np.abs(y).max())
 
 
 class RankedCandidate(Candidate):
@@ -91,6 +100,46 @@ class RankedCandidate(Candidate):
         """What it was found to take, options by their names included."""
         said = "".join(f"; {word} by its keyword {name}" for word, name in self.found.items())
         return super().words + said
+
+    @contextmanager
+    def on(self, ranks: int) -> Iterator["RankedCandidate | None"]:
+        """The same function over another number of ranks; None where these are not ours to begin."""
+        if not isinstance(self.over.pool, Pool):
+            yield None
+            return
+        other = RankedCandidate(self.over.fn, None, self.spread._replace(ranks=ranks), time_limit=ASKING,
+                                options=self.options, dtype=self.dtype, device=self.device,
+                                parameters=self.over.parameters)
+        try:
+            yield other
+        finally:
+            other.worker.close()
+            other.close()
+
+    def elsewhere(self, case: Case, means: Conventions) -> str:
+        """That over another number of ranks its output is another, or right; nothing where it is the same."""
+        for ranks in (1, 3 if self.spread.ranks == 2 else self.spread.ranks - 1):
+            with self.on(ranks) as other:
+                case = self.suiting(case, ranks)
+                here, there = (x and x.run(case, means, forward=True).answer for x in (self, other))
+            if here and there:
+                if near(here.O, there.O, self.dtype):
+                    return ""
+                right = near(there.O, right_answer(case, means).O, self.dtype)
+                where = "on one rank" if ranks == 1 else f"over {ranks} ranks"
+                return f"{where} its output is {'right' if right else 'another'}"
+        return ""
+
+    def suiting(self, case: Case, ranks: int) -> Case:
+        """A problem of the kind whose sizes suit this number of ranks as well."""
+        s, rng = case.sizes, np.random.default_rng(9)
+        n, H = 2 * lcm(self.spread.unit, self.spread._replace(ranks=ranks).unit), s["H"]
+        if "H" not in self.told_sizes and s["G"] == H:
+            H = lcm(self.spread.ranks, ranks)
+        G = H if s["G"] == s["H"] else s["G"]
+        shapes = (H, s["d_k"]), (G, s["d_k"]), (G, s["d_v"]), (H, s["d_v"])
+        Q, K, V, dO = (nearest(rng.standard_normal((s["b"], h, n, d)), self.dtype) for h, d in shapes)
+        return Case(Q, K, V, dO, causal=case.causal, scale=case.scale)
 
     def close(self) -> None:
         """The ranks end."""

@@ -1,4 +1,4 @@
-"""Parameters of a function over ranks: their gradients beside differences, its output beside that on one rank."""
+"""Parameters of a function over ranks: their gradients beside differences, its output over fewer ranks."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -11,13 +11,9 @@ import torch
 from attnmath._examine.diagnosis.own_output import plain_cases, reference
 from attnmath._examine.problems.case import Case
 from attnmath._examine.problems.families import cases
-from attnmath._examine.ranks.candidate import ASKING, RankedCandidate
-from attnmath._examine.ranks.pool import Pool
+from attnmath._examine.ranks.candidate import RankedCandidate, near
 from attnmath._examine.ranks.replicated import with_findings
-from attnmath._examine.ranks.spread import Spread
 from attnmath._examine.report.report import Finding, Report
-
-NEAR = {"float64": 1e-9, "float32": 1e-3}  # of the largest number: the same output, from another order of sums
 
 
 def with_parameters(e: Any, report: Report) -> Report:
@@ -26,7 +22,7 @@ def with_parameters(e: Any, report: Report) -> Report:
     wide = reference(e.candidate, e.means, some) if e.candidate.over.parameters and some else None
     if wide is None or report.status == 2:
         return report
-    return with_findings(report, [*of_gradients(e, wide, some), *beside_one_rank(e, wide, some[0])])
+    return with_findings(report, [*of_gradients(e, wide, some), *elsewhere(e, wide, some[0])])
 
 
 def chosen(e: Any) -> list[Case]:
@@ -68,34 +64,24 @@ def output(e: Any, wide: RankedCandidate, case: Case, name: str = "", by: Any = 
         wide.over.parameters = given
 
 
-def beside_one_rank(e: Any, wide: RankedCandidate, case: Case) -> Iterator[Finding]:
-    """Whether the output is that of the same function on one rank that has all tokens."""
-    over, here = wide.over, output(e, wide, case)
-    if here is None or not isinstance(over.pool, Pool):
-        return
-    one = RankedCandidate(over.fn, None, Spread(1), time_limit=ASKING, options=wide.options, dtype=wide.dtype,
-                          device=wide.device, parameters=over.parameters)
-    try:
-        alone = output(e, one, case)
-        if alone is None:
-            title = f"its output was not compared with that on one rank: {one.run(case, e.means).refusal.sentence}"
-            yield Finding("convention", "not_judged", title)
-        elif not near(here, alone, wide.dtype):
-            R, evidence = over.spread.ranks, f"in a problem of the sizes {case.sizes}"
-            for name in over.parameters:
-                more = output(e, one, case, name, log(R))
+def elsewhere(e: Any, wide: RankedCandidate, case: Case) -> Iterator[Finding]:
+    """Whether the output is that over another number of ranks: one, or one fewer where one is not taken."""
+    R = wide.spread.ranks
+    for ranks in (1, 3 if R == 2 else R - 1):
+        with wide.on(ranks) as other:
+            case = wide.suiting(case, ranks)
+            here, there = (x and output(e, x, case) for x in (wide, other))
+            if here is None or there is None:
+                continue
+            if near(here, there, wide.dtype):
+                return
+            for name in wide.over.parameters:
+                more = output(e, other, case, name, log(R / ranks))
                 if more is not None and near(here, more, wide.dtype):
-                    title = f"{name} counts on each rank: the output is that of {name} + log {R} on one rank"
+                    title = f"{name} counts on each rank: it is as if it were larger by log {R}"
                     yield Finding("mistake", "rank_counts", title, "O", "chapters/normalizers.md",
-                                  "add it once to each row, where the parts are merged", evidence)
+                                  "add it once to each row, where the parts are merged")
                     return
-            yield Finding("unnamed", "unlike_one_rank", f"its output over {R} ranks is not that on one rank", "O",
-                          evidence=evidence)
-    finally:
-        one.worker.close()
-        one.close()
-
-
-def near(x: np.ndarray, y: np.ndarray, dtype: str) -> bool:
-    """Whether two outputs are the same up to the order of sums."""
-    return bool(np.abs(x - y).max() <= NEAR[dtype] * np.abs(y).max())
+            where = "on one rank" if ranks == 1 else f"over {ranks} ranks"
+            yield Finding("unnamed", "unlike_elsewhere", f"its output over {R} ranks is not that {where}", "O")
+            return
