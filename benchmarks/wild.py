@@ -32,7 +32,10 @@ COLLECTIONS = {
     "hostile": ["hostile", "hostile_later"],
     "second_right": ["second_right"],  # tangents and double backwards that somebody wrote by hand
     "second_mistakes": ["second_wrong"],
+    "rings_right": ["rings_right"],  # over several processes
+    "rings_mistakes": ["rings_wrong"],
 }
+RANKS = 3  # of a ring that takes them
 FORMATS = "float64", "float32", "bfloat16"
 
 
@@ -52,7 +55,23 @@ class Outcome(NamedTuple):
 
 def cases_of(module):
     """The cases of a collection, by their names."""
-    return {case.name: case for case in __import__(module).CASES}
+    cases = __import__(module).CASES
+    return {case.name: case for case in (map(of_ring, cases.values()) if isinstance(cases, dict) else cases)}
+
+
+def of_ring(ring):
+    """A case over several processes, as the others are: with what its author says of its ranks and parameters."""
+    from cases import Case
+
+    layer, heads = isinstance(ring.function, type), ring.heads[0][0]
+    further = {"ranks": RANKS if RANKS in ring.ranks else ring.ranks[0], "layout": ring.layout}
+    if ring.gradient_of_parameters:
+        further["conventions"] = {"replicated": ring.gradient_of_parameters}
+    if ring.parameters and not layer:
+        numbers = [0.5 + i / heads for i in range(heads)]
+        further["parameters"] = {name: numbers for name in ring.parameters}
+    make, kind = (ring.function, "layer") if layer else (lambda: ring.function, "attention")
+    return Case(ring.name, make, ring.sentence, kind, {}, further, ("float32",), ring.source)
 
 
 def examined(module, name, dtype, isolate=False):

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from attnmath._examine.mistakes import wrong_merges as merges
 from attnmath._examine.mistakes import wrong_ranks as of
 from attnmath._examine.mistakes.blocks import Blocks, by_blocks, forward_alone
 from attnmath._examine.problems import steps
@@ -168,14 +169,14 @@ WRONG_RANKS: list[Mistake] = [
       for who, letters in of.WHO.items() for name, words, by in (
           ("divided", "divided by", lambda R: 1 / R), ("multiplied", "multiplied by", float))),
     Mistake("rank_local_lse", "the weights of the way back are normalised by a part's log-sum-exp",
-            of.local_weights, RING, "normalise by the log-sum-exp of the whole row"),
-    Mistake("rank_merge", "the parts of a row are merged wrongly", of.merged, RING,
+            merges.local_weights, RING, "normalise by the log-sum-exp of the whole row"),
+    Mistake("rank_merge", "the parts of a row are merged wrongly", merges.merged, RING,
             "multiply what is there, and its sum, by exp(old maximum - new maximum)"),
-    Mistake("rank_padded", "keys that fill up the shorter blocks are attended", of.padded, ATTENTION,
+    Mistake("rank_padded", "keys that fill up the shorter blocks are attended", merges.padded, ATTENTION,
             "hide what is filled up with zeros"),
     Mistake("rank_scale", "the scale is applied once more at each step", of.scaled_again, ATTENTION,
             "scale the queries, or the scores, once"),
-    Mistake("rank_D", "the row term D is that of a part of the row", of.part_of_D, RING,
+    Mistake("rank_D", "the row term D is that of a part of the row", merges.part_of_D, RING,
             "D = rowsum(dO o O), with the whole output"),
     Mistake("rank_causal", "the causal mask has another rule over ranks", causal_rule, CAUSAL_MASK,
             "j <= i by places in the whole sequence"),
