@@ -66,8 +66,10 @@ def examined(name: str, ranks: int | None = None) -> tuple[str, list[str]]:
         from rings_wrong import CASES
 
         c = CASES[name]
-        report = examine(c.function, options={"causal": "is_causal", "scale": "scale"}, ranks=ranks,
-                         conventions={"layout": c.order}, layout=c.layout, **how)
+        told = {"replicated": c.gradient_of_parameters} if c.parameters else {}
+        numbers = {x: [0.5 + i / 4 for i in range(c.heads[0][0])] for x in c.parameters}
+        report = examine(c.function, ranks=ranks, conventions={"layout": c.order, **told}, layout=c.layout,
+                         parameters=numbers, **how)
     else:
         from mistaken import MISTAKES
 

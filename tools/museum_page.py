@@ -16,9 +16,8 @@ for which it has no name.
 """
 NOTES = {"rings": """Attention over several processes, each with its own tokens. Each exhibit is a case of
 `tests/wild/rings_wrong.py`, written anew, and `examine` called it in float32 on as many processes as are named.
-The rules of {doc}`bugs` have not been tried here, since they call a function of all tokens. Over processes
-`examine` takes no parameters, so it does not judge the exhibit with a learned sink. Of these threads we read
-the posts that a search had stored, not every one to its end.
+The rules of {doc}`bugs` have not been tried here, since they call a function of all tokens. Of these threads we
+read the posts that a search had stored, not every one to its end.
 """}  # of a family
 OPTIONAL = {"shows", "ranks"}
 KEYS = {"name", "family", "title", "looks", "breaks", "threads", *OPTIONAL}
