@@ -147,3 +147,8 @@ def test_another_function_and_a_ring_that_is_wrong():
         finally:
             candidate.worker.close()
             candidate.close()
+
+
+def test_huge_keys_that_nobody_sees():
+    report = judged(rings.leaking, options={"mask"})
+    assert report.wrong and any("poison" in p.traits and not p.passed for p in report.problems), report

@@ -99,3 +99,10 @@ def test_parts_that_are_neither():
 def test_parameters_are_for_ranks():
     with pytest.raises(ValueError, match="parameters are for ranks="):
         examine(rings.with_sinks, parameters={"sinks": torch.ones(3)})
+
+
+@pytest.mark.parametrize("layer, said", [
+    (rings.DyingLayer(), "rank 1 died (exit code 3)"), (rings.HangingLayer(), "rank 1 did not answer within 1 s")])
+def test_a_layer_that_dies_or_hangs(layer, said):
+    report = judged(layer, time_limit=1.0)
+    assert report.verdict == "not judged" and said in report.sentence and report.seconds < 60, report

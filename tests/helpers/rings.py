@@ -316,3 +316,29 @@ def windowed(q, k, v):
     at, to = own_positions(q.shape[-2], "contiguous")[:, None], torch.arange(k.shape[-2])
     A = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill((to > at) | (to < at - 1), -torch.inf)
     return A.softmax(-1) @ v
+
+
+class DyingLayer(RankLayer):
+    """Rank 1 ends its process."""
+
+    def forward(self, x):
+        import os
+
+        return os._exit(3) if dist.get_rank() == 1 else super().forward(x)
+
+
+class HangingLayer(RankLayer):
+    """Rank 1 never comes."""
+
+    def forward(self, x):
+        while dist.get_rank() == 1:
+            pass
+        return super().forward(x)
+
+
+def leaking(q, k, v, mask):
+    """What is hidden is set to zero after the exponential: infinity there becomes NaN."""
+    k, v = Gathered.apply(k), Gathered.apply(v)
+    A = q @ k.mT * q.shape[-1] ** -0.5
+    E = (A - A.amax(-1, keepdim=True)).exp() * mask
+    return E / E.sum(-1, keepdim=True) @ v
