@@ -21,10 +21,10 @@ def unlisted(
 
     None for attention, and where nothing can be said. What is another function over fewer ranks is wrong.
     """
-    some = (f.case for f in trials if "O" in f.wrong and "gaussian" in f.case.traits)
-    if elsewhere := next((candidate.elsewhere(case, means) for case in some), ""):
-        found = without_name(trials)
-        return replace(found, title=f"{found.title}; {elsewhere}")
+    off = (f.case for f in trials if "O" in f.wrong and "gaussian" in f.case.traits)
+    if elsewhere := next((candidate.elsewhere(case, means) for case in off), ""):
+        unnamed = without_name(trials)
+        return replace(unnamed, title=f"{unnamed.title}; {elsewhere}")
     some, others = own_output.chosen(candidate, candidate.dtype, seed)
     other = own_output.reference(candidate, means, some)
     short = unit_roundoff(candidate.dtype) > unit_roundoff("float32")

@@ -19,7 +19,7 @@ from attnmath._examine.report.report import Finding, Report
 def with_parameters(e: Any, report: Report) -> Report:
     """The report of an examination, with what its parameters' gradients are, if it has parameters."""
     some = chosen(e)
-    wide = reference(e.candidate, e.means, some) if e.candidate.over.parameters and some else None
+    wide: Any = reference(e.candidate, e.means, some) if e.candidate.over.parameters and some else None
     if wide is None or report.status == 2:
         return report
     return with_findings(report, [*of_gradients(e, wide, some), *elsewhere(e, wide, some[0])])
@@ -37,12 +37,14 @@ def of_gradients(e: Any, wide: RankedCandidate, some: list[Case]) -> Iterator[Fi
     over, kinds = wide.over, list[dict[str, str]]()
     for case in some:
         answer = wide.run(case, e.means).answer
-        for name, x in over.parameters.items() if answer is not None else ():
+        if answer is None:
+            continue
+        for name, x in over.parameters.items():
             rms = float(np.sqrt(np.mean(x.double().numpy() ** 2))) or 1.0
             size = float(np.linalg.norm(case.dO) * np.linalg.norm(answer.O))
             over.parts.read(name, partial(_change, e, wide, case, name), size, rms)
         kinds.append(dict(over.parts.means))
-    for name, kind in kinds[0].items():
+    for name, kind in (kinds[0] if kinds else {}).items():
         over.parts.means[name] = kind if all(x.get(name) == kind for x in kinds) else "other"
     yield from over.parts.findings(e.told, "parameters")
 
@@ -70,7 +72,9 @@ def elsewhere(e: Any, wide: RankedCandidate, case: Case) -> Iterator[Finding]:
     for ranks in (1, 3 if R == 2 else R - 1):
         with wide.on(ranks) as other:
             case = wide.suiting(case, ranks)
-            here, there = (x and output(e, x, case) for x in (wide, other))
+            if other is None:
+                return
+            here, there = output(e, wide, case), output(e, other, case)
             if here is None or there is None:
                 continue
             if near(here, there, wide.dtype):
