@@ -100,8 +100,7 @@ def examine(
     how = dict(options=options, framework=framework, dtype=dtype, layout=told.layout, device=device, sizes=sizes,
                time_limit=time_limit, **({"parameters": parameters} if parameters else {}))  # fmt: skip
     given = None if reference is None else checked_reference(reference)
-    unsaid = _words(without) | {*(parameters or ())}
-    work = partial(_examined, fn, backward, how, told, seed, smallest, unsaid, given, second)
+    work = partial(_examined, fn, backward, how, told, seed, smallest, _words(without, parameters), given, second)
     report = _apart_or_here(work, (fn, backward), how, told, say, isolate)
     return replace(report, seconds=time.perf_counter() - began, seed=seed)
 
@@ -160,12 +159,12 @@ def _examined(
             candidate.close()
 
 
-def _words(without: Iterable[str]) -> frozenset[str]:
-    """What is not meant to be there, if it is words."""
+def _words(without: Iterable[str], parameters: Iterable[str] | None) -> frozenset[str]:
+    """What is not meant to be there, if it is words, and keywords that are no options."""
     words = frozenset([without] if isinstance(without, str) else without)
     if not all(isinstance(word, str) for word in words):
         raise TypeError(f"examine: without is {without!r}; it needs gradients, as 'dV', or keywords of fn")
-    return words
+    return words | {*(parameters or ())}
 
 
 def _demanded(conventions: Mapping[str, str] | None, layout: str | None, scale: str | float | None) -> Conventions:

@@ -58,6 +58,7 @@ def test_a_test_of_a_layer_over_ranks():
 
 @pytest.mark.parametrize("given, error, said", [
     (dict(layer=rings.RankLayer(), mask="mask"), ValueError, "without mask"),
+    (dict(layer=rings.RankLayer(), conventions={"replicated": "no"}), ValueError, "one of sum, part, mean"),
     (dict(layer=rings.ring), TypeError, "needs to be a module of PyTorch")])
 def test_what_a_layer_over_ranks_is_not_given(given, error, said):
     with pytest.raises(error, match=said):

@@ -33,9 +33,8 @@ def examine_layer(
     heads: int | None = None, mask: str | None = None, causal: bool | None = None,
     rotary: Callable | None = None, pairing: str | None = None, layout: str | None = None,
     reading: tuple[str, str] | None = None, conventions: Mapping[str, str] | None = None,
-    dtype: str | None = None, seed: int | None = None, smallest: bool = True,
+    dtype: str | None = None, seed: int | None = None, smallest: bool = True, ranks: int | None = None,
     reference: Any = None, without: Sequence[str] = (), isolate: bool = False, time_limit: float = 30.0,
-    ranks: int | None = None,
 ) -> Report:
     """Whether a layer and its gradients are right; if not, which term is wrong.
 
@@ -48,21 +47,19 @@ def examine_layer(
         examine_layer(my_module)
         examine_layer(f, weights={"W_Q": ..., "W_K": ..., "W_V": ..., "W_O": ..., "b_Q": ...})
 
-    PyTorch's weights are parameters in which other numbers stand while the layer is examined;
-    afterwards all is as before. Rotated, normed and capped heads, slopes, tables, windows, sinks and latents
-    are found out, with what of them is learned. Weights of JAX and NumPy are handed over as the last argument:
-    f(X, Z, weights). The orientation and the packing of the weights are found out, so are
-    layout and mask; reading and conventions demand. A layer of NumPy, or with a way back of
-    its own, gives backward(dY, X, Z, weights) -> {"X": dX, "Z": dZ, "W_Q": dW_Q, ...}; of
-    PyTorch without the weights. mask is the keyword of the layer's mask; rotary(n) gives cos
-    and sin of its rotary embedding, each (n, d_k). A layer of PyTorch that is none of the list is
-    judged by the derivatives of its own output; or beside reference, a layer of your own with
-    parameters of the same names and shapes. without names weights that are meant to get no
-    gradient. With isolate=True all is done in a process of its own, as examine does it, for 40 times
-    time_limit seconds at most. With ranks=4 a module is called on each of four ranks with that rank's tokens,
-    which layout says, "contiguous" or "zigzag"; conventions={"replicated": "sum"} demands that a rank's
-    gradients of the weights are summed over the ranks, "part" that they are its own part. Raises TypeError
-    for what is no layer, and ValueError for weights that fit no form.
+    PyTorch's weights are parameters in which other numbers stand while the layer is examined; afterwards all is
+    as before. Rotated, normed and capped heads, slopes, tables, windows, sinks and latents are found out, with
+    what of them is learned. Weights of JAX and NumPy are handed over as the last argument: f(X, Z, weights). The
+    orientation and the packing of the weights are found out, so are layout and mask; reading and conventions
+    demand. A layer of NumPy, or with a way back of its own, gives backward(dY, X, Z, weights) -> {"X": dX, "Z":
+    dZ, "W_Q": dW_Q, ...}; of PyTorch without the weights. mask is the keyword of the layer's mask; rotary(n)
+    gives cos and sin of its rotary embedding, each (n, d_k). A layer of PyTorch that is none of the list is
+    judged by the derivatives of its own output; or beside reference, a layer of your own with parameters of the
+    same names and shapes. without names weights that are meant to get no gradient. With isolate=True all is done
+    in a process of its own, for 40 times time_limit seconds at most. With ranks=4 a module is called on each of
+    four ranks with that rank's tokens, which layout says, "contiguous" or "zigzag"; conventions={"replicated":
+    "sum"} demands that a rank's gradients of the weights are summed over the ranks, "part" that they are its own
+    part. Raises TypeError for what is no layer, and ValueError for weights that fit no form.
 
     >>> import torch
     >>> from attnmath import examine_layer
@@ -77,8 +74,7 @@ def examine_layer(
     if isolate:
         work = partial(_here, layer, given)
         return judged_apart(work, name_of(layer), time_limit, lambda doing: None)
-    start = time.perf_counter()
-    demands: dict[str, Any] = dict(conventions or {})
+    start, demands = time.perf_counter(), dict[str, Any](conventions or {})
     told = Conventions(**demands, ranks=getattr(layer, "spread", None))
     seed = secrets.randbits(31) if seed is None else seed
     known = weights is None and reference is None and told.ranks is None and as_layer(layer)

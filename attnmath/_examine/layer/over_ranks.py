@@ -14,7 +14,7 @@ from attnmath._examine.layer.own_layer import OwnLayer, found_weights
 from attnmath._examine.layer.run import forward, returned
 from attnmath._examine.problems.case import Conventions
 from attnmath._examine.ranks.begin import judged_over_ranks
-from attnmath._examine.ranks.replicated import UNJUDGED, with_findings
+from attnmath._examine.ranks.replicated import MEANT, UNJUDGED, with_findings
 from attnmath._examine.ranks.spread import Spread
 from attnmath._examine.report.report import Report
 
@@ -31,6 +31,10 @@ def layer_over_ranks(
     if not (hasattr(layer, "named_parameters") and found_weights(layer)):
         raise TypeError(f"examine_layer: layer is a {type(layer).__name__}; over ranks it needs to be a module of"
                         " PyTorch with weights")
+    replicated = (given["conventions"] or {}).get("replicated")
+    if replicated not in (None, *MEANT):
+        one_of = ", ".join(MEANT)
+        raise ValueError(f"examine_layer: conventions has replicated={replicated!r}; it needs one of {one_of}")
     work = partial(_examined, layer, spread, dict(given), examine)
     how = {"time_limit": given["time_limit"], "device": None}
     return judged_over_ranks(work, (layer, None), spread, how, lambda doing: None, isolate)

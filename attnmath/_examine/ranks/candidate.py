@@ -134,6 +134,7 @@ class RankedCandidate(Candidate):
         """A problem of the kind whose sizes suit this number of ranks as well."""
         s, rng = case.sizes, np.random.default_rng(9)
         n, H = 2 * lcm(self.spread.unit, self.spread._replace(ranks=ranks).unit), s["H"]
+        n += s["n"] % self.spread.unit != 0
         if "H" not in self.told_sizes and s["G"] == H:
             H = lcm(self.spread.ranks, ranks)
         G = H if s["G"] == s["H"] else s["G"]
