@@ -33,7 +33,6 @@ def rules(b: Blocks) -> Iterator[tuple[str, np.ndarray]]:
         other = b.key_in((2 * b.rank[:, None] + more - b.rank) % b.ranks)
         yield "blocks have the masks of each other, in the order of steps of the way forward", np.take_along_axis(
             right, other, 1)
-    yield "blocks of earlier ranks alone are seen", np.where(own, right, b.rank < b.rank[:, None])
     if b.zigzag:
         yield "as if the ranks had contiguous tokens", in_line <= in_line[:, None]
         half = n // (2 * b.ranks)
@@ -108,6 +107,10 @@ def rest_lost(b: Blocks, case: Case, means: Conventions) -> Wordings:
         if rest.any():
             rows = ~rest[:, None]
             yield f"{word}, as keys", {"seen": bind(lambda s, x, kept: x & kept, ~rest)}
+            closed = np.cumsum(~rest) - 1 <= np.arange(n)[:, None] if case.causal else True
+            keep = True if case.keep is None else case.keep
+            yield f"{word}, as keys, and the places of the others are closed up", {
+                "seen": bind(lambda s, x, kept: np.broadcast_to(kept, x.shape), closed & ~rest & keep)}
             lost = bind(lambda s, y, rows: y * rows, rows)
             yield f"{word}, as queries", {"O": lost, "dQ": lost}
             yield f"{word}, in dK and dV", {"dkeys": lost, "dvalues": lost}

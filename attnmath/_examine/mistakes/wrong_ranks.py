@@ -66,6 +66,10 @@ def missing(letters: tuple[str, ...]) -> steps.Forms:
             yield f"those of the queries of the {word} rank are missing", left_out(~queries, letters)
             yield f"those of the queries of the {word} rank alone are there", left_out(queries, letters)
             yield f"those of the keys of the {word} rank are missing", left_out(b.rank != r + 0 * own, letters)
+            if b.zigzag:
+                lost = (b.rank[:, None] != b.ranks - 1) & (b.rank == r) & ~b.half
+                said = f"to the first part of the block of the {word} rank those of the last rank alone are there"
+                yield f"{said}: it is copied, not added", left_out(~lost, letters)
 
     return forms
 
