@@ -14,6 +14,7 @@ from attnmath._examine.problems.taken import Taken
 from attnmath._examine.ranks.candidate import RankedCandidate
 from attnmath._examine.ranks.parameters import chosen, elsewhere, of_gradients
 from attnmath._examine.ranks.pool import Pool
+from attnmath._examine.ranks.rank import Rank, as_it_is
 from attnmath._examine.ranks.replicated import Parts
 from attnmath._examine.ranks.spread import Spread
 from attnmath.testing import assert_layer_gradients
@@ -107,3 +108,17 @@ def test_parameters_are_for_ranks():
 def test_a_layer_that_dies_or_hangs(layer, said):
     report = judged(layer, time_limit=1.0)
     assert report.verdict == "not judged" and said in report.sentence and report.seconds < 60, report
+
+
+def test_a_module_is_put_back():
+    layer = torch.nn.Sequential(torch.nn.BatchNorm1d(3)).double()
+    layer[0].weight.grad = torch.ones(3, dtype=torch.float64)
+    before = {name: x.clone() for name, x in layer.state_dict().items()}
+    rank = Rank(layer, None)
+    rank.before = as_it_is(layer)
+    layer.float().eval()
+    layer[0].weight.data = torch.zeros(3)
+    layer[0].weight.requires_grad_(False)
+    rank.restore()
+    assert all(torch.equal(x, before[name]) for name, x in layer.state_dict().items())
+    assert layer.training and layer[0].weight.requires_grad and layer[0].weight.grad.sum() == 3

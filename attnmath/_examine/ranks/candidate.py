@@ -22,7 +22,7 @@ from attnmath._examine.ranks.pool import Pool
 from attnmath._examine.ranks.spread import Spread
 from attnmath.rounding.formats import nearest
 
-ASKING = 15.0  # seconds for a call that only asks whether uneven lengths are taken
+ASKING = 10.0  # seconds for a call that only asks whether uneven lengths are taken
 ENOUGH = 7  # tokens: a length of problems that ask
 NEAR = {"float64": 1e-9, "float32": 1e-3, "bfloat16": 0.1, "float16": 0.02}  # of the largest number
 KEYWORDS = {"causal": ("causal", "is_causal"), "scale": ("scale", "softmax_scale", "sm_scale")}  # of most rings

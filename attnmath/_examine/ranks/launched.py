@@ -80,6 +80,7 @@ class Launched:
 
     def finish(self, report: Any) -> None:
         """The others have the report, and go on."""
+        self.served.restore()
         self.store.set("report", pickle.dumps(report))
         for r in range(1, self.ranks):
             self.store.set(f"order_{self.number + 1}_{r}", b"")
@@ -91,6 +92,7 @@ class Launched:
             key = f"order_{self.number}_{self.rank}"
             self.store.wait([key], WAITS)
             if not (order := self.store.get(key)):
+                self.served.restore()
                 return pickle.loads(self.store.get("report"))
             self.store.delete_key(key)
             with torch.random.fork_rng():

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,6 +88,7 @@ class Rank:
     device: Any = None
     output: torch.Tensor | None = None
     leaves: dict[str, torch.Tensor] = field(default_factory=dict)
+    before: list[Callable[[], Any]] = field(default_factory=list)  # what puts a module back as it was
 
     def answer(self, order: Order) -> tuple[str, Any]:
         """What is sent back: "done" and a reply, or "raised" and the error in a line."""
@@ -123,6 +124,7 @@ class Rank:
         self.output, self.leaves = None, {}
         (X,), numbers = self._given(order)
         module: Any = self.fn
+        self.before = self.before or as_it_is(module)
         module.to(X.dtype).train(order.more)
         weights = {name: reduce(getattr, name.split("."), module) for name in order.options}
         for name, p in weights.items():
@@ -139,6 +141,11 @@ class Rank:
             self.output, self.leaves = Y, asked
         said = {"returned": "no tensor"} if Y is None else {} if self.output is None else {"attached": "yes"}
         return self._reply({"O": Y}, said, order, [X], numbers)
+
+    def restore(self) -> None:
+        """A module is as it was before it was called."""
+        for put_back in self.before:
+            put_back()
 
     def back(self, order: Order) -> Reply:
         """The gradients of what the last call was given, where hooks put them as well."""
@@ -178,3 +185,17 @@ class Rank:
         pairs = [(name, x, y) for name, x, y in pairs if sent(x).numbers.tobytes() != y.numbers.tobytes()]
         said = {**said, **({"changed": " and ".join(name for name, _, _ in pairs)} if pairs else {})}
         return Reply({name: None if x is None else sent(x) for name, x in found.items()}, said)
+
+
+def as_it_is(module: Any) -> list[Callable[[], Any]]:
+    """What puts the numbers, the gradients and the modes of a module back."""
+    def parameter(p: Any, data: Any, grad: Any, needed: bool) -> None:
+        p.grad, p.data = None, data
+        p.grad = grad
+        p.requires_grad_(needed)
+
+    found = [partial(parameter, p, p.data, None if p.grad is None else p.grad.clone(), p.requires_grad)
+             for p in module.parameters()]
+    parts = list(module.modules())
+    return [*found, *(partial(m._buffers.update, dict(m._buffers)) for m in parts),
+            *(partial(setattr, m, "training", m.training) for m in parts)]
