@@ -141,7 +141,8 @@ def proportions(t: Tried) -> str:
     """For each wrong output, how often each of its terms is in it, by least squares, where that explains it."""
     s, found = t.steps(), []
     alone = t.case.Z is None
-    paths = {"dX": ["by_Q", "by_K", "by_V"] if alone else ["by_Q"], "dZ": [] if t.case.own_values else ["by_K", "by_V"]}
+    paths = {"dX": ["by_Q", "by_K", "by_V"] if alone else ["by_Q"],
+             "dZ": [] if t.case.own_values else ["by_K", "by_V"]}
     if isinstance(s, latent.LatentSteps):
         paths = {"dX": [*latent.PATHS]}
     for name in t.wrong:

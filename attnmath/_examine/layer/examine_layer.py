@@ -241,7 +241,7 @@ def found_out(known: KnownLayer) -> list[Finding]:
     layer, own = known.layer, known.reading
     words = {
         "weights": own and f"the weights are W_Q, W_K, W_V {own.into}, W_O {own.out}",
-        "widths": known.way.keys and "Z holds the tokens of keys and those of values, side by side, and so does dZ",
+        "widths": known.way.keys and "keys and values have tokens of their own: Z and dZ hold both, side by side",
         "layout": known.layout != "bnd" and f"the tokens are {known.layout}",
         "mask": known.form and f"the mask has the axes {known.form.axes}",
         "causal": own and layer.causal and "it hides later keys by itself",

@@ -68,7 +68,7 @@ class Layer:
 
     @property
     def widths(self) -> tuple[int, int]:
-        """Of the tokens that ask, and of those that answer: of those for keys and values together, if they differ."""
+        """Of the tokens that ask, and of those that answer, keys and values together if they differ."""
         W = self.ours({name: np.zeros(shape) for name, shape in self.shapes.items()})
         return W.W_Q.shape[1], sum({x.shape[1]: x.shape[1] for x in (W.W_K, W.W_V)}.values())
 

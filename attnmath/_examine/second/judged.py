@@ -36,7 +36,7 @@ class Second:
         """The problems of the first derivatives with tangents at random; some with each tangent alone."""
         rng = np.random.default_rng([seed, 5])
         e, dtype = self.e, self.candidate.dtype
-        some = [c for c in cases(e.takes, dtype, seed, e.candidate.taken)
+        some = [c for c in cases(e.candidate.takes, dtype, seed, e.candidate.taken)
                 if not ("empty row" in c.traits and self.means.empty == "nan")]
         found = [with_tangents(c, dtype, rng) for c in some]
         for name in DOTS:
