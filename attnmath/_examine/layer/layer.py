@@ -13,7 +13,7 @@ import numpy as np
 
 from attnmath._examine.contract.state import Kept
 from attnmath._examine.problems.case import Case, Conventions
-from attnmath._examine.problems.steps import STEPS, Step, StepChanges, Steps, downstream
+from attnmath._examine.problems.steps import STEPS, Step, StepChanges, Steps
 from attnmath._formulas.heads import Weights
 from attnmath._words.arrays import T
 
@@ -287,7 +287,6 @@ class LayerSteps(Steps):
     """The letters of a layer for one case; each is computed once, by its step."""
 
     table: Mapping[str, Step] = LAYER_STEPS
-    downstream = downstream(LAYER_STEPS)
 
     def __init__(
         self, case: LayerCase, means: Conventions | None = None, changes: Iterable[StepChanges] = ()

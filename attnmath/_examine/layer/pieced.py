@@ -4,7 +4,7 @@ Its tokens are unit vectors, so that its weights are the queries, keys and value
 What was read, and what its further parameters are for, is believed if it gives the output of the layer's problems.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from math import prod
@@ -22,7 +22,7 @@ from attnmath._examine.layer.run import forward
 from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath._examine.problems.measured import SHAKEN, measured_bounds
 from attnmath._examine.problems.pieces import PIECES, Pieces, collected
-from attnmath._examine.problems.steps import Step, StepChanges, downstream
+from attnmath._examine.problems.steps import Step, StepChanges
 from attnmath._formulas.heads import Weights
 from attnmath._words.arrays import rowsum, sum_to
 
@@ -54,7 +54,6 @@ class PiecedSteps(LayerSteps):
         "P_of_sink": lambda s: 1 - rowsum(s.P_back), "D_of_sink": lambda s: s.D,
         "dsink": lambda s: _summed(s, "sink", -s.P_of_sink * s.D_of_sink),
     }
-    downstream = downstream(table)
 
 
 def shared(s: Any) -> bool:
@@ -177,6 +176,15 @@ def compared(layer: Layer, seed: int) -> Iterator[tuple[LayerCase, np.ndarray]]:
             yield case, Y
 
 
+Fitting = Callable[[Conventions, float], Any]  # what is meant, where its program gives the output as near as that
+
+
+def read_heads(heads: "LayerHeads", some: Sequence[Any], told: Conventions, fitting: Fitting) -> Any:
+    """What its heads are read as, if that fits; else None."""
+    means = read_pieces(heads, told, lambda *x: fitting(*x) is not None) if len(some) > 2 else None
+    return means and fitting(means, 10 * ALIKE[means.pieces.float32])
+
+
 def with_pieces(layer: Layer, seed: int, told: Conventions) -> tuple[Layer, Conventions] | None:
     """The layer with its pieces, if it has such and its output is theirs."""
     some, heads = list(compared(layer, seed)), LayerHeads(layer, {})
@@ -197,10 +205,8 @@ def with_pieces(layer: Layer, seed: int, told: Conventions) -> tuple[Layer, Conv
                         return other, named
             return None
 
-        means = read_pieces(heads, told, lambda *x: fitting(*x) is not None) if len(some) > 2 else None
-        fitted = means and fitting(means, 10 * ALIKE[means.pieces.float32])
-        if means and fitted:
-            plain = replace(means.pieces, float32=False, right=None, last=True) == Pieces()
+        if fitted := read_heads(heads, some, told, fitting):
+            plain = replace(fitted[1].pieces, float32=False, right=None, last=True) == Pieces()
             return None if plain else fitted
     return None
 
