@@ -27,7 +27,6 @@ from attnmath._examine.problems.families import cases
 from attnmath._examine.report.report import UNLISTED, Finding, Report, TriedProblem
 from attnmath._words.tolerance import CONSTANT
 
-HAZARDS = ("unordered_sums", "small_lost", "stored_sums")  # with them it may still be right
 AGAIN = 6  # problems that failed, the smallest, are given again before anything is named
 REFUSALS = ("raises", "options", "slow")
 # With these, the numbers say nothing about the formulas.
@@ -107,8 +106,8 @@ class Examination:
         beside = [] if wrong or not plain else hazards(self.candidate, self.means)
         beside += [x for x in self.notes if x.kind == "hazard"]
         self.notes = [x for x in self.notes if x.kind != "hazard"]
-        said = *filter(self._harmless, self.faults), *self.candidate.kept.sentences
-        beside += [Finding("hazard", *x) for x in said]
+        said = [f for f in self.faults if extent.harmless(f, self.candidate.framework)]
+        beside += [Finding("hazard", *x) for x in (*said, *self.candidate.kept.sentences)]
         self.notes += extent.not_judged(self.candidate, self.told, self.without)
         beside += [] if self.reference else extent.unusual(self.means, self.told)
         found = self._contract() + found + extent.refusals(self.problems, self.faults)
@@ -271,20 +270,12 @@ class Examination:
         pieced = self.given or self.means.pieces
         return None if pieced else unlisted(self.candidate, self.means, self.seed, pieces)
 
-    def _harmless(self, fault: Fault) -> bool:
-        """What is no more than a hazard; NumPy makes float64 of float32 where a number of its own is met."""
-        wider = fault.name == "dtype" and self.candidate.framework == "numpy" and " float64," in fault.sentence
-        return wider or fault.name in HAZARDS
-
     def wrong_in(self, case: Case) -> dict[str, np.ndarray]:
         """What is wrong in its answer to a problem that is not counted: for each output, which entries."""
         return getattr(self.judged(case).failure, "wrong", {})
 
     def _contract(self) -> list[Finding]:
-        """Each fault once; numbers that are not finite are judged as numbers."""
-        first = {f.name: f for f in reversed(self.faults) if not (
-            self._harmless(f) or f.name == "not finite" and self.failures)}
-        return [Finding("contract", f.name, f.sentence) for f in reversed(first.values())]
+        return extent.broken_contract(self.faults, self.candidate.framework, bool(self.failures))
 
     def _report(self, verdict: str, findings: Sequence[Finding], beside: Sequence[Finding] = (),
                 lines: str | None = None) -> Report:

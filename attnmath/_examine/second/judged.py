@@ -8,7 +8,7 @@ import numpy as np
 
 from attnmath._examine.contract.functions import Fault
 from attnmath._examine.diagnosis.examination import Examination
-from attnmath._examine.diagnosis.extent import LEAST_JUDGED
+from attnmath._examine.diagnosis.extent import LEAST_JUDGED, broken_contract
 from attnmath._examine.problems.case import Case
 from attnmath._examine.problems.families import cases
 from attnmath._examine.report.report import UNLISTED, Finding, Report, TriedProblem
@@ -84,16 +84,12 @@ class Second:
 
     def wrong_in(self, case: Case) -> dict[str, np.ndarray]:
         """What is wrong in its answer to a problem that is not counted."""
-        failure = self.ask(case)
-        return failure.wrong if failure else {}
+        return getattr(self.ask(case), "wrong", {})
 
     def contract(self) -> list[Finding]:
         """What was broken, each kind once."""
         wrong = any(f.wrong for f in self.trials)
-        numpy = self.candidate.framework == "numpy"
-        first = {f.name: f for f in reversed(self.faults) if not (f.name == "not finite" and wrong) and not (
-            f.name == "dtype" and numpy and " float64," in f.sentence)}
-        return [Finding("contract", f.name, f"the {self.part}: {f.sentence}") for f in reversed(first.values())]
+        return broken_contract(self.faults, self.candidate.framework, wrong, f"the {self.part}: ")
 
     def refused(self) -> list[Finding]:
         """Too few problems judged; or the ones that it does not take, which is its right."""
