@@ -150,7 +150,7 @@ def conditions(acts: Sequence[Case], rests: Sequence[Case]) -> list[Condition | 
         return separate(_condition(words, partial(_stand, x), wanted) for words, x in RELATIONS.items())
 
     multiples = (Condition(f"where {size} is {'a' if wanted else 'no'} multiple of {t}",
-                           partial(_stand, lambda s, size=size, t=t, wanted=wanted: (s[size] % t == 0) is wanted))
+                           partial(_multiple, size, t, wanted))
                  for size, t, wanted in product(("n", "m", "d_k", "d_v"), (4, 8, 16, 32, 64, 128), (False, True)))
     plainest: list[Condition | Threshold] = [*traits(True)]
     plainest = plainest or [*traits(False), *relations(True), *_thresholds(acts, rests)]
@@ -159,6 +159,10 @@ def conditions(acts: Sequence[Case], rests: Sequence[Case]) -> list[Condition | 
 
 def _has(trait: str, case: Case) -> bool:
     return trait in case.traits
+
+
+def _multiple(size: str, t: int, wanted: bool, case: Case) -> bool:
+    return (case.sizes[size] % t == 0) is wanted
 
 
 def _stand(relation: Callable[[dict], bool], case: Case) -> bool:

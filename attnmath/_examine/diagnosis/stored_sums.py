@@ -31,7 +31,8 @@ def in_tiles(s: Steps, dtype: str, tile: int) -> StoredSums:
         return nearest(x, dtype)
 
     A = stored(stored(s.gamma * stored(s.QK)) + s.B)
-    top, total, acc, largest = np.full((*A.shape[:3], 1), -np.inf), 0.0, 0.0 * s.O, np.zeros(A.shape, bool)
+    top, largest = np.full((*A.shape[:3], 1), -np.inf), np.zeros(A.shape, bool)
+    total, acc = np.zeros_like(top), 0.0 * s.O
     for at in range(0, A.shape[-1], tile):
         here, values = A[..., at : at + tile], s.values[:, :, at : at + tile]
         new = np.maximum(top, here.max(-1, keepdims=True))
