@@ -533,7 +533,7 @@ def test_lines_of_a_pair(layout, capsys):
     fn, b = nan(laid_out(layout)), nan(grads)
     fn.__name__, b.__name__ = "fn", "b"
     (hazard,) = hazards_of(fn, b, options=["mask"], layout=layout).values()
-    assert hazard.name == "nan_spreads" and "print(b(do, q, k, v, mask=mask))" in hazard.evidence
+    assert hazard.name == "nan_spreads" and "dq, dk, dv = b(do, q, k, v, mask=mask)" in hazard.evidence
     assert printed(hazard, capsys, fn=fn, b=b).count("array(") == 3
 
 

@@ -15,23 +15,23 @@ from attnmath._examine.problems.case import Conventions
 from attnmath.rounding.formats import nearest, ratio
 from mistaken_layers import Student
 
-b, H, G, n, m, d, d_z, k, v = 2, 4, 2, 5, 7, 9, 8, 6, 3
+b, H, G, n, m, d, d_z, k, v, d_y = 2, 4, 2, 5, 7, 9, 8, 6, 3, 10
 USUAL = Conventions()
 
 
-def drawn(rng, dtype, cross=True, turn=False):
-    """A problem with numbers of a format; all sizes differ."""
+def drawn(rng, dtype, cross=True, turn=False, apart=False):
+    """A problem with numbers of a format; all sizes differ; apart: values come from tokens of their own."""
     def f(*shape):
         return nearest(0.5 * rng.normal(size=shape), dtype)
 
     width = d_z if cross else d
-    W = Weights(f(H, d, k), f(G, width, k), f(G, width, v), f(H, v, d), f(H, k), f(G, k), f(G, v), f(d))
+    W = Weights(f(H, d, k), f(G, width, k), f(G, d_y if apart else width, v), f(H, v, d), f(H, k), f(G, k), f(G, v), f(d))
     rows = m if cross else n
     keep = rng.random((b, 1, n, rows)) < 0.7
     keep[..., 0] = True
     keep[0, 0, 1] = False  # a row that may attend to nothing
     rotary = Rotary(f(n, k), f(n, k), "interleaved" if rng.random() < 0.5 else "half") if turn else None
-    return LayerCase(f(b, n, d), f(b, m, d_z) if cross else None, W, f(b, n, d), keep, rotary=rotary)
+    return LayerCase(f(b, n, d), f(b, m, d_z + d_y * apart) if cross else None, W, f(b, n, d), keep, rotary=rotary)
 
 
 def by_torch(case, dtype):
@@ -53,7 +53,7 @@ def by_torch(case, dtype):
             other = torch.stack([-x[..., 1::2], x[..., 0::2]], -1).flatten(-2)
         return x * cos + other * sin
 
-    Q, K, V = turned(heads(X, W_Q, b_Q)), turned(heads(Z, W_K, b_K)), heads(Z, W_V, b_V)
+    Q, K, V = turned(heads(X, W_Q, b_Q)), turned(heads(Z[..., : W_K.shape[1]], W_K, b_K)), heads(Z[..., -W_V.shape[1] :], W_V, b_V)
     K, V = (a.repeat_interleave(H // G, 1) for a in (K, V))
     O = F.scaled_dot_product_attention(Q, K, V, torch.tensor(case.keep))
     Y = torch.einsum("bhnk,hkd->bnd", O, W_O) + b_O
@@ -62,13 +62,13 @@ def by_torch(case, dtype):
     return LayerAnswer(Y.detach().double().numpy(), *(None if a is None else next(found).double().numpy() for a in x))
 
 
-KINDS = [(True, False), (False, False), (False, True)]
+KINDS = [(True, False, False), (False, False, False), (False, True, False), (True, False, True)]
 
 
-@pytest.mark.parametrize(("cross", "turn"), KINDS)
+@pytest.mark.parametrize(("cross", "turn", "apart"), KINDS)
 @pytest.mark.parametrize("seed", range(4))
-def test_steps_are_those_of_autograd(cross, turn, seed):
-    case = drawn(np.random.default_rng(seed), "float64", cross, turn)
+def test_steps_are_those_of_autograd(cross, turn, apart, seed):
+    case = drawn(np.random.default_rng(seed), "float64", cross, turn, apart)
     got, want = LayerSteps(case, USUAL).layer_answer(), by_torch(case, torch.float64)
     for name, x, y in zip(LayerAnswer._fields, got, want):
         assert (x is None) == (y is None)
@@ -76,12 +76,12 @@ def test_steps_are_those_of_autograd(cross, turn, seed):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
-@pytest.mark.parametrize(("cross", "turn"), KINDS)
-def test_the_bound_holds_and_is_of_the_right_size(cross, turn, dtype):
+@pytest.mark.parametrize(("cross", "turn", "apart"), KINDS)
+def test_the_bound_holds_and_is_of_the_right_size(cross, turn, apart, dtype):
     """PyTorch's layer lies inside; in single precision no bound is ten thousand times its error."""
     worst = dict.fromkeys(LayerAnswer._fields, 0.0)
     for seed in range(6):
-        case = drawn(np.random.default_rng(seed), dtype, cross, turn)
+        case = drawn(np.random.default_rng(seed), dtype, cross, turn, apart)
         want, off = BoundedSteps(case, USUAL, formats(dtype)).right_and_off()
         got = by_torch(case, getattr(torch, dtype))
         for name, g, w, o in zip(LayerAnswer._fields, got, want, off):
@@ -580,3 +580,36 @@ def test_a_further_weight_is_judged():
 
     found = examine_layer(Further(), seed=1)
     assert found.wrong and names(found) == ["further_weight"], str(found)
+
+
+class ThreeWidths(torch.nn.Module):
+    """Queries, keys and values from tokens of three widths; mistaken in one place, or in none."""
+
+    def __init__(self, mistake=""):
+        super().__init__()
+        self.mistake, self.heads = mistake, 2
+        self.q_proj, self.k_proj, self.v_proj = (torch.nn.Linear(x, 12) for x in (12, 7, 10))
+        self.out_proj = torch.nn.Linear(12, 12)
+
+    def forward(self, query, key, value):
+        value = value.detach() if self.mistake == "value detached" else value
+        key = key + 0.1 * value[..., :7] if self.mistake == "values among the keys" else key
+        q, k, v = (f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f, x in (
+            (self.q_proj, query), (self.k_proj, key), (self.v_proj, value)))
+        if self.mistake == "heads of the values":
+            v = v.transpose(1, 2).reshape(v.shape)
+        k = k.detach() if self.mistake == "keys detached" else k
+        o = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(-2)
+        return self.out_proj(0.9 * o if self.mistake == "smaller" else o)
+
+
+@pytest.mark.parametrize(("mistake", "said"), [
+    ("", "right"), ("value detached", "dZ misses the path through the values"), ("keys detached", "dW_K"),
+    *((mistake, "not an attention of the list") for mistake in (
+        "values among the keys", "heads of the values", "smaller"))])
+def test_tokens_of_three_widths(mistake, said):
+    """It is read and judged as it is, with its way back."""
+    report = examine_layer(ThreeWidths(mistake), dtype="float32", seed=1)
+    assert said in report.sentence
+    assert report.right == (not mistake)
+    assert not report.smallest or "Z[..., 7:]" in report.smallest

@@ -116,3 +116,37 @@ def test_right(options):
 
     report = examine(fn, options=options, seed=3, smallest=False)
     assert report.right and all(p.passed for p in report.problems), str(report)
+
+
+def growing(wrong="", tile=2):
+    """A running maximum and growing sums, all in the format of its numbers; wrong after the first 128 keys."""
+    def online(q, k, v):
+        top = torch.full((*q.shape[:-1], 1), -math.inf, dtype=q.dtype)
+        total, out = torch.zeros_like(top), q.new_zeros(*q.shape[:-1], v.shape[-1])
+        for i, (keys, values) in enumerate(zip(k.split(tile, -2), v.split(tile, -2))):
+            A, here = q @ keys.mT * q.shape[-1] ** -0.5, wrong if i * tile >= 128 else ""
+            new = torch.maximum(top, A.amax(-1, keepdim=True))
+            E, shrink = torch.exp(A - new), torch.exp(top - new)
+            total = (total if here == "sum not rescaled" else total * shrink) + E.sum(-1, keepdim=True)
+            E = E.detach() if here == "weights detached" else E
+            out = out * shrink + E @ (values.detach() if here == "values detached" else values)
+            top = new
+        return out / total
+
+    return online
+
+
+@pytest.mark.parametrize("tile", [2, 4])
+def test_sums_that_are_stored_in_a_short_format_are_a_hazard(tile):
+    report = examine(growing(tile=tile), dtype="bfloat16", seed=1, smallest=False)
+    assert report.right, str(report)
+    assert any(f"stored in bfloat16, every {tile} keys" in x.title for x in report.hazards)
+
+
+@pytest.mark.parametrize(("wrong", "said"), [
+    ("sum not rescaled", "not an attention of the list"), ("weights detached", "dQ, dK are wrong, only for more than"),
+    ("values detached", "dV misses the last keys (all after the first 128)")])
+def test_they_hide_no_mistake(wrong, said):
+    report = examine(growing(wrong), dtype="bfloat16", seed=1, smallest=False)
+    assert not report.right
+    assert said in report.sentence

@@ -10,21 +10,11 @@ import torch
 from test_examine_families import OPTIONS, PROGRAMS, UPPER
 
 from attnmath import rounding
-from attnmath._examine.problems.bounds import (
-    CONSTANT,
-    bounds,
-    judge_answer,
-    program,
-    right_and_bounds,
-    right_answer,
-    whole_bounds,
-)
+from attnmath._examine.problems.bounds import CONSTANT, bounds, judge_answer, right_and_bounds, right_answer
 from attnmath._examine.problems.case import Answer, Case, Draft
 from attnmath._examine.problems.families import cases
 from attnmath._examine.problems.steps import Steps, T
-from attnmath._examine.problems.tiled_bounds import tiled_answer
 from attnmath.rounding.formats import nearest
-from random_problems import random_case
 
 torch.set_num_threads(1)
 FORMATS = ("float64", "float32", "bfloat16", "float16")
@@ -71,35 +61,6 @@ def test_bounds_of_shared_keys_and_biases_are_those_of_the_theorem():
     theorem = rounding.attention_vjp(*x, dtype="float32")
     for mine, least in zip(bounds(case, UPPER, "float32")[1:], theorem):
         assert (mine.ravel() >= least.ravel() * (1 - 1e-9)).all() and (mine.ravel() <= 1.35 * least.ravel()).all()
-
-
-@pytest.mark.parametrize("library", ["numpy", "torch"])
-def test_tiles_give_the_same_answer_and_bounds_that_are_hardly_larger(library, monkeypatch):
-    if library == "numpy":
-        monkeypatch.delitem(sys.modules, "torch")
-    rng = np.random.default_rng(3)
-    options, seen = OPTIONS - {"bias"}, 0
-    for case in [*cases(options, "float32", 0), *(random_case(options, "float32", rng) for _ in range(20))]:
-        f, n, m = program("float32", ZERO), case.Q.shape[2], case.K.shape[2]
-        want, off = tiled_answer(case, ZERO, f, 1 + n // 32, 1 + m // 32)
-        for mine, theirs, bound, least in list(zip(want, right_answer(case, ZERO), off, whole_bounds(case, ZERO, f)))[:4]:
-            assert (abs(mine - theirs) <= 1e-6 * least).all(), case.name
-            assert (bound >= least).all() and (bound <= 1.05 * least + 1e-30).all(), case.name
-            assert (bound[least == 0] < 1e-30).all() and (bound < np.inf).all()
-            seen += bound.size
-    assert seen > 10_000
-
-
-def test_large_problems_are_judged_in_tiles_and_others_as_a_whole():
-    case = case_of(sizes=(1, 1, 1, 300, 20, 8, 8))
-    want, off = right_and_bounds(case, UPPER, "float32")
-    slow = whole_bounds(case, UPPER, program("float32", UPPER))
-    assert all((b > s).all() and (b < 1.05 * s).all() for b, s in zip(off[:4], slow))
-    far = replace(case, Q=case.Q * 2.0**20)  # in tiles, no more is promised than is true
-    assert tiled_answer(far, UPPER, program("float32", UPPER), 1, 1) is None
-    assert bounds(far, UPPER, "float32").O.max() > 1
-    bias = case_of(sizes=(1, 1, 1, 300, 20, 8, 8), bias="all")
-    assert bounds(bias, UPPER, "float32").dB.shape == (1, 1, 300, 20)
 
 
 # ---- right programs lie inside -----------------------------------------------------------------------

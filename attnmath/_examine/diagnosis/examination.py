@@ -17,6 +17,7 @@ from attnmath._examine.diagnosis.mechanisms import without_name
 from attnmath._examine.diagnosis.reference import Reference, ReferenceFunctions, unlike_reference
 from attnmath._examine.diagnosis.repeated import unrepeated
 from attnmath._examine.diagnosis.smallest import smallest as smallest_case
+from attnmath._examine.diagnosis.stored_sums import judged_as_stored
 from attnmath._examine.diagnosis.trial import Failure
 from attnmath._examine.diagnosis.unlisted import unlisted
 from attnmath._examine.problems.bounds import judge_answer, right_and_bounds
@@ -26,7 +27,6 @@ from attnmath._examine.problems.families import cases
 from attnmath._examine.report.report import UNLISTED, Finding, Report, TriedProblem
 from attnmath._words.tolerance import CONSTANT
 
-HAZARDS = ("unordered_sums", "small_lost")  # with them it may still be right
 AGAIN = 6  # problems that failed, the smallest, are given again before anything is named
 REFUSALS = ("raises", "options", "slow")
 # With these, the numbers say nothing about the formulas.
@@ -80,8 +80,8 @@ class Examination:
             return self._report("not judged", [])
         self.faults |= dict.fromkeys(extent.meant(broken_habits(self.candidate, self.means), self.without))
         self.say("problems without rounding")
-        self.give(exact_cases(self.takes, self.dtype, self.seed, self.candidate.taken), exact=True)
-        self.give(cases(self.takes, self.dtype, self.seed, self.candidate.taken))
+        self.give(exact=True)
+        self.give()
         if not any(p.passed or p.ratios for p in self.problems):
             self.faults |= dict.fromkeys(filter(None, [self.candidate.worker.hung]))
             found = self._contract() or extent.never_taken(self.problems, self.candidate)
@@ -106,8 +106,8 @@ class Examination:
         beside = [] if wrong or not plain else hazards(self.candidate, self.means)
         beside += [x for x in self.notes if x.kind == "hazard"]
         self.notes = [x for x in self.notes if x.kind != "hazard"]
-        beside += [Finding("hazard", f.name, f.sentence) for f in self.faults if self._harmless(f)]
-        beside += [Finding("hazard", *said) for said in self.candidate.kept.sentences]
+        said = [f for f in self.faults if extent.harmless(f, self.candidate.framework)]
+        beside += [Finding("hazard", *x) for x in (*said, *self.candidate.kept.sentences)]
         self.notes += extent.not_judged(self.candidate, self.told, self.without)
         beside += [] if self.reference else extent.unusual(self.means, self.told)
         found = self._contract() + found + extent.refusals(self.problems, self.faults)
@@ -123,14 +123,14 @@ class Examination:
 
     def _with_pieces(self, means: Conventions) -> list[Finding]:
         """What is found beside a head with these pieces; it is another function where its output is not theirs."""
-        before = self.means, self.notes, self.problems, self.failures, self.trials
+        before = dict(vars(self))
         notes = [x for x in self.notes if x.kind in ("contract", "convention")]
-        means, self.notes = mask_beside_pieces(self.candidate, means), notes
-        self.means, self.problems, self.failures, self.trials = means, [], [], []
-        self.give(cases(self.takes, self.dtype, self.seed, self.candidate.taken))
+        means = mask_beside_pieces(self.candidate, means)
+        vars(self).update(means=means, notes=notes, problems=[], failures=[], trials=[])
+        self.give()
         if not any("O" in f.wrong for f in self.failures):
             return self._diagnosed() if self.failures else []
-        self.means, self.notes, self.problems, self.failures, self.trials = before
+        vars(self).update(before)
         found = self._another(pieces=False)
         return [found] if isinstance(found, Finding) else []
 
@@ -150,16 +150,16 @@ class Examination:
 
     @property
     def dtype(self) -> str:
-        """The format of the candidate's numbers."""
+        """That of the candidate."""
         return self.candidate.dtype
 
-    @property
-    def takes(self) -> set[str]:
-        """What its problems may have."""
-        return self.candidate.takes
+    def cases(self, seed: int, exact: bool = False) -> Sequence[Case]:
+        """Problems for what it takes, always the same."""
+        return (exact_cases if exact else cases)(self.candidate.takes, self.dtype, seed, self.candidate.taken)
 
-    def give(self, some: Sequence[Case], exact: bool = False) -> None:
+    def give(self, exact: bool = False) -> None:
         """Let the candidate solve problems, judge what comes, and keep count."""
+        some = self.cases(self.seed, exact)
         for i, case in enumerate(some):
             if self.candidate.worker.hung:
                 return
@@ -172,21 +172,15 @@ class Examination:
 
     def judged(self, given: Case, exact: bool = False) -> JudgedCase:
         """One problem: what came, beside what is right and how far off it may be."""
-        case = given
-        outcome = self.candidate.run(case, self.means)
+        outcome = self.candidate.run(given, self.means)
         if outcome.answer is None:
             fault = outcome.refusal
             faults = tuple(extent.meant([*outcome.faults, *[fault] * (fault.name not in REFUSALS)], self.without))
-            return JudgedCase(TriedProblem(case.name, case.traits, {}, False, fault.sentence), None, faults)
-        case, got, plain = outcome.case, outcome.answer, True
-        off: Answer
-        if self.reference is None:
-            want, off = right_and_bounds(case, self.means, self.dtype)
-        else:
-            wanted = self.reference.wanted(given, self.means, self.dtype)
-            if isinstance(wanted, Fault):
-                return JudgedCase(TriedProblem(case.name, case.traits, {}, False, wanted.sentence), None, ())
-            case, want, off, plain = wanted
+            return JudgedCase(TriedProblem(given.name, given.traits, {}, False, fault.sentence), None, faults)
+        got, wanted = outcome.answer, self._wanted(given, outcome.case)
+        if isinstance(wanted, Fault):
+            return JudgedCase(TriedProblem(given.name, given.traits, {}, False, wanted.sentence), None, ())
+        case, want, off, plain = wanted
         got = got._replace(**{x: getattr(want, x) for x in self.without & want.there.keys()})
         bits = exact_answer(case, self.means, self.dtype) if exact and plain else None
         if bits is not None:  # None: with its conventions something has to be rounded
@@ -195,7 +189,8 @@ class Examination:
         else:
             verdicts = judge_answer(got, want, off, self.dtype)
         verdicts = {"O": verdicts["O"]} if self.candidate.forward_only else verdicts
-        broken = [*outcome.faults]
+        verdicts, stored = judged_as_stored(verdicts, got, case, self.means, off, self.dtype)
+        broken = [*outcome.faults, *stored]
         wrong = {x for x, v in verdicts.items() if not v.passed}
         if lost := extent.small_lost(case, got, want, wrong, self.dtype):
             broken.append(lost)
@@ -206,6 +201,12 @@ class Examination:
         tried = TriedProblem(case.name, case.traits, ratios, passed)
         failure = Failure(case, got, want, off, came, self.means, self.dtype)
         return JudgedCase(tried, failure, tuple(extent.meant(broken, self.without)))
+
+    def _wanted(self, given: Case, case: Case) -> tuple[Case, Answer, Answer, bool] | Fault:
+        """The problem, what is right, how far off it may be, and whether that is attention's."""
+        if self.reference:
+            return self.reference.wanted(given, self.means, self.dtype)
+        return case, *right_and_bounds(case, self.means, self.dtype), True
 
     def _diagnosed(self) -> list[Finding]:
         """Names; a short format is diagnosed in float32, if it is wrong there too."""
@@ -218,7 +219,7 @@ class Examination:
         if self.dtype in ("bfloat16", "float16"):
             wide = Examination(self.candidate.again("float32"), self.told, self.seed, self.say, self.without)
             wide.means = self.means
-            wide.give(cases(self.takes, "float32", self.seed, self.candidate.taken))
+            wide.give()
             e = wide if wide.failures else self
         found, named = self._explained(e, True)
         demanded = self.asked != Conventions(layout=self.asked.layout)
@@ -232,7 +233,7 @@ class Examination:
         if another and another.kind == "unlisted":
             in_which = f"; it is attention in which {found[0].title}" if named and len(found) == 1 else ""
             return [replace(another, title=another.title + in_which)]
-        found, named = (found, named) if named else self._explained(e, False)
+        found, named = (found, True) if named else self._explained(e, False)
         return found if named or not another else [another]
 
     def _explained(self, e: "Examination", alone: bool) -> tuple[list[Finding], bool]:
@@ -242,13 +243,13 @@ class Examination:
             for means, one in readings(self.asked, e.means, [f.case for f in e.failures]):
                 if alone or not one:
                     again = self._named(e, means, alone)
-                    found = again if again and all(x.kind == "mistake" for x in again) else found or again
-                if found and all(x.kind == "mistake" for x in found):
+                    found = again if _named_all(again) else found or again
+                if _named_all(found):
                     break
             if any(x.name == "f_align" for x in found) and self.asked.causal is None:  # nobody said which is meant
                 other = "upper_left" if e.means.causal != "upper_left" else "lower_right"
                 found = self._named(e, replace(e.means, causal=other), alone) or found
-        return found, bool(found) and all(x.kind == "mistake" for x in found)
+        return found, _named_all(found)
 
     def _named(self, e: "Examination", means: Conventions, alone: bool = False) -> list[Finding]:
         """What is wrong with what e was given, by these conventions."""
@@ -257,9 +258,8 @@ class Examination:
             f = e.judged(case).failure
             return f and f.under(means)
 
-        more = cases(e.takes, e.dtype, self.seed + 1, self.candidate.taken)
         trials = [f.under(means) for f in e.trials]
-        return diagnose(trials, more, ask, alone) if any(f.wrong for f in trials) else []
+        return diagnose(trials, e.cases(self.seed + 1), ask, alone) if any(f.wrong for f in trials) else []
 
     def _another(self, pieces: bool = True) -> Conventions | Finding | None:
         """What it means, if it has pieces; else that it is not in the list, and of what its gradients are."""
@@ -267,34 +267,25 @@ class Examination:
             return None
         if another := extent.other_scale(self.candidate, self.asked.scale, self.means):
             return another
-        if self.given or self.means.pieces:
-            return None
-        return unlisted(self.candidate, self.means, self.seed, self.trials, pieces)
-
-    def _harmless(self, fault: Fault) -> bool:
-        """What is no more than a hazard; NumPy makes float64 of float32 where a number of its own is met."""
-        wider = fault.name == "dtype" and self.candidate.framework == "numpy" and " float64," in fault.sentence
-        return wider or fault.name in HAZARDS
+        pieced = self.given or self.means.pieces
+        return None if pieced else unlisted(self.candidate, self.means, self.seed, self.trials, pieces)
 
     def wrong_in(self, case: Case) -> dict[str, np.ndarray]:
         """What is wrong in its answer to a problem that is not counted: for each output, which entries."""
-        failure = self.judged(case).failure
-        return failure.wrong if failure else {}
+        return getattr(self.judged(case).failure, "wrong", {})
 
     def _contract(self) -> list[Finding]:
-        """Each fault once; numbers that are not finite are judged as numbers."""
-        first = {f.name: f for f in reversed(self.faults) if not (
-            self._harmless(f) or f.name == "not finite" and self.failures)}
-        return [Finding("contract", f.name, f.sentence) for f in reversed(first.values())]
+        return extent.broken_contract(self.faults, self.candidate.framework, bool(self.failures))
 
     def _report(self, verdict: str, findings: Sequence[Finding], beside: Sequence[Finding] = (),
                 lines: str | None = None) -> Report:
-        known = self.candidate.framework is not None
         names = {x.name for x in findings if x.kind == "mistake"}  # which explain what was read, too
         notes = [x for x in self.notes if x.name not in names and not (names and x.kind == "unnamed")]
         findings = extent.each_once((*findings, *notes))
         return Report(
-            verdict, repr(self.candidate), self.candidate.framework, self.dtype if known else None,
-            self.means, findings, tuple(beside), tuple(self.problems), lines,
-            constant=CONSTANT, told=self.told,
-        )
+            verdict, repr(self.candidate), self.candidate.framework, self.candidate.framework and self.dtype,
+            self.means, findings, tuple(beside), tuple(self.problems), lines, constant=CONSTANT, told=self.told)
+
+
+def _named_all(found: Sequence[Finding]) -> bool:
+    return bool(found) and all(x.kind == "mistake" for x in found)

@@ -17,6 +17,7 @@ from attnmath.rounding.formats import unit_roundoff
 
 # Where the first was found, the second says the same, or less.
 SAID_OTHERWISE = {"dropout_ignored": "f_drop_norescale", "mask_meanings": "f_mask_inverted"}
+HAZARDS = ("unordered_sums", "small_lost", "stored_sums")  # with them it may still be right
 LEAST_JUDGED = 0.5  # of the problems that it was given: where fewer were judged, nothing is known
 
 
@@ -37,6 +38,21 @@ def small_lost(case: Case, got: Answer, want: Answer, wrong: Collection[str], dt
     who, be = ", ".join(sorted(wrong)), "is" if len(wrong) == 1 else "are"
     return Fault("small_lost", f"with scores far below 0 {who} {be} right to the largest number of an array alone:"
                                " what is far smaller is lost in roundings")
+
+
+def harmless(fault: Fault, framework: str | None) -> bool:
+    """What is no more than a hazard; NumPy makes float64 of float32 where a number of its own is met."""
+    wider = fault.name == "dtype" and framework == "numpy" and " float64," in fault.sentence
+    return wider or fault.name in HAZARDS
+
+
+def broken_contract(
+    faults: Iterable[Fault], framework: str | None, numbers: bool, part: str = ""
+) -> list[Finding]:
+    """Each fault once; numbers that are not finite are judged as numbers, where these are wrong."""
+    said = [f for f in faults if not (harmless(f, framework) or f.name == "not finite" and numbers)]
+    first = {f.name: f for f in reversed(said)}
+    return [Finding("contract", f.name, part + f.sentence) for f in reversed(first.values())]
 
 
 def never_taken(problems: Sequence[TriedProblem], candidate: Candidate) -> list[Finding]:

@@ -4,7 +4,8 @@ An edit is a wrong step in one wording, the same in every problem: a tile of 64 
 Where it acts must be all problems, or those that one condition tells from the others; it is then said.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice, product
 from operator import itemgetter
 from typing import NamedTuple
@@ -108,16 +109,9 @@ def _without(words: str) -> str:
     return words.replace("with", "without", 1) if words.startswith("with ") else f"not {words}"
 
 
-def _trait(trait: str, wanted: bool) -> Callable[[Case], bool]:
-    return lambda case: (trait in case.traits) is wanted
-
-
-def _relation(relation: Callable[[dict], bool], wanted: bool) -> Callable[[Case], bool]:
-    return lambda case: relation(case.sizes) is wanted
-
-
-def _multiple(size: str, t: int, wanted: bool) -> Callable[[Case], bool]:
-    return lambda case: (case.sizes[size] % t == 0) is wanted
+def _condition(words: str, holds: Callable[[Case], bool], wanted: bool) -> Condition:
+    """That something holds, or that it does not."""
+    return Condition(words if wanted else _without(words), lambda case: holds(case) is wanted)
 
 
 class Threshold(NamedTuple):
@@ -141,35 +135,38 @@ class Threshold(NamedTuple):
         return None if self.low < length < self.high else (length >= self.high) is self.above
 
 
-def conditions(acts: Sequence[Case], rests: Sequence[Case]) -> Iterator[Condition | Threshold]:
+def conditions(acts: Sequence[Case], rests: Sequence[Case]) -> list[Condition | Threshold]:
     """The plainest that hold in each of the first and in none of the others."""
     if not rests:
-        yield ALWAYS
-        return
+        return [ALWAYS]
 
-    def separates(holds: Callable[[Case], bool]) -> bool:
-        return all(map(holds, acts)) and not any(map(holds, rests))
+    def separate(some: Iterable[Condition]) -> list[Condition]:
+        return [x for x in some if all(map(x.holds, acts)) and not any(map(x.holds, rests))]
 
-    def traits(wanted: bool) -> Iterator[Condition]:
-        for trait, words in TRAITS.items():
-            if separates(_trait(trait, wanted)):
-                yield Condition(words if wanted else _without(words), _trait(trait, wanted))
+    def traits(wanted: bool) -> list[Condition]:
+        return separate(_condition(words, partial(_has, trait), wanted) for trait, words in TRAITS.items())
 
-    def relations(wanted: bool) -> Iterator[Condition]:
-        for words, relation in RELATIONS.items():
-            if separates(_relation(relation, wanted)):
-                yield Condition(words if wanted else _without(words), _relation(relation, wanted))
+    def relations(wanted: bool) -> list[Condition]:
+        return separate(_condition(words, partial(_stand, x), wanted) for words, x in RELATIONS.items())
 
-    def multiples() -> Iterator[Condition]:
-        for size, t, wanted in product(("n", "m", "d_k", "d_v"), (4, 8, 16, 32, 64, 128), (False, True)):
-            if separates(_multiple(size, t, wanted)):
-                yield Condition(f"where {size} is {'a' if wanted else 'no'} multiple of {t}",
-                                _multiple(size, t, wanted))
-
-    plainest: list[Condition | Threshold] = list(traits(True))
+    multiples = (Condition(f"where {size} is {'a' if wanted else 'no'} multiple of {t}",
+                           partial(_multiple, size, t, wanted))
+                 for size, t, wanted in product(("n", "m", "d_k", "d_v"), (4, 8, 16, 32, 64, 128), (False, True)))
+    plainest: list[Condition | Threshold] = [*traits(True)]
     plainest = plainest or [*traits(False), *relations(True), *_thresholds(acts, rests)]
-    plainest = plainest or list(islice(multiples(), 1))
-    yield from plainest or relations(False)
+    return plainest or [*separate(multiples)[:1]] or [*relations(False)]
+
+
+def _has(trait: str, case: Case) -> bool:
+    return trait in case.traits
+
+
+def _multiple(size: str, t: int, wanted: bool, case: Case) -> bool:
+    return (case.sizes[size] % t == 0) is wanted
+
+
+def _stand(relation: Callable[[dict], bool], case: Case) -> bool:
+    return relation(case.sizes)
 
 
 def _thresholds(acts: Sequence[Case], rests: Sequence[Case]) -> Iterator[Threshold]:

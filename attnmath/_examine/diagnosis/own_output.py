@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnmath._examine.contract.candidate import Candidate
+from attnmath._examine.diagnosis.gate import LENGTHS, SIZES
 from attnmath._examine.diagnosis.trial import ARGUMENT
 from attnmath._examine.problems.bounds import judge_answer, right_and_bounds
 from attnmath._examine.problems.case import Answer, Case, Conventions
@@ -27,11 +28,6 @@ MOST_ROUNDINGS = 2.0**12  # that a gradient of a shorter format may be off by, a
 COMPARED_OPTIONS = ("mask", "causal", "bias", "scale", "groups")
 # Where the layout of memory differs alone, or there is one key, a function is not told apart.
 UNTOLD = frozenset({"strided inputs", "strided dO", "broadcast dO", "empty row", "poison", "dropout"})
-LENGTHS = {
-    "keys": lambda c: c.sizes["m"],
-    "queries": lambda c: c.sizes["n"],
-    "queries or keys": lambda c: max(c.sizes["n"], c.sizes["m"]),
-}
 UNIFORM = 1e-9  # of a row's size: how near in float64 it is to the mean of all values, where it is that mean
 MORE = "reference=, your own plain function, says whether the output is right; check_vjp judges any gradient"
 Directions = dict[str, tuple[np.ndarray, float]]  # of each argument, and what it is multiplied by
@@ -88,10 +84,11 @@ def other_function(candidate: Candidate, means: Conventions, some: Sequence[Case
     count = f"{len(off)} of {len(off) + len(right)} problems without options"
     if off and 2 * len(off) >= len(off) + len(right):
         return count
-    for what, length in LENGTHS.items():
-        longest = max(map(length, right), default=0)
-        if len(off) > 1 and longest < min(map(length, off)):
-            return f"{count}, all with more than {longest} {what}"
+    for what in ("m", "n", "queries or keys"):
+        length = LENGTHS[what]
+        longest = max((length(c.sizes) for c in right), default=0)
+        if len(off) > 1 and longest < min(length(c.sizes) for c in off):
+            return f"{count}, all with more than {longest} {SIZES.get(what, what)}"
     return None
 
 

@@ -138,9 +138,11 @@ def _call(candidate: Candidate, case: Case, means: Conventions, layout: str, dty
         found = [f"{of.lower()} = {line}" for of, line in zip("QKV", each)]
     found.append("do = " + _dO(plain, case, layout, library))
     options, given = _given_options(candidate, case, means, layout)
-    found += option_lines(given, means, library, plain, make)
+    constant = "constant bias" in case.traits  # a mask, or one whose gradient nobody asks for
+    found += option_lines(given, means, library, plain, plain if constant else make)
     call = f"{_called(candidate.fn, candidate)}(q, k, v{options})"
     leaves, names = ("q, k, v, b", "dq, dk, dv, db") if "b" in given else ("q, k, v", "dq, dk, dv")
+    leaves, names = ("q, k, v", "dq, dk, dv, *_") if constant else (leaves, names)
     if candidate.backward is not None:
         back = f"{_called(candidate.backward, candidate)}(do, q, k, v{options})"
         return [*found, f"o = {call}", f"{names} = {back}"]
@@ -252,41 +254,12 @@ def _default(fn: Callable, keyword: Any) -> Any:
 
 def pasted(candidate: Candidate, case: Case, means: Conventions, want: Answer) -> str:
     """The inputs, the call, and what is right."""
-    library, layout = candidate.library.name, candidate.layout or means.layout or "bhsd"
-    ml_dtypes = candidate.dtype == "bfloat16" and library == "numpy"
-    dtype = {"torch": f"dtype=torch.{candidate.dtype}", "jax": f"dtype={candidate.dtype!r}"}.get(
-        library, f"dtype={'ml_dtypes.bfloat16' if ml_dtypes else repr(candidate.dtype)}"
-    )
-    make = {"torch": "torch.tensor", "jax": "jax.numpy.array", "numpy": "np.array"}[library]
-    lines = [{"torch": "import torch", "jax": "import jax", "numpy": "import numpy as np"}[library]]
-    lines += ["import ml_dtypes"] if ml_dtypes else []
-    if library == "jax" and candidate.dtype == "float64":
-        lines.append('jax.config.update("jax_enable_x64", True)')
-    lines += _own_functions(candidate)
-    leaf = ", requires_grad=True" if library == "torch" and candidate.backward is None else ""
-    for name, x in (("q", case.Q), ("k", case.K), ("v", case.V)):
-        lines.append(f"{name} = {make}({as_literal(to_layout(x, layout, name.upper()))}, {dtype}{leaf})")
-    lines.append(f"do = {make}({as_literal(to_layout(case.dO, layout, 'O'))}, {dtype})")
-    given = candidate.keywords(case, means, layout)
-    words = []
-    for name, x in given.items():
-        if candidate.library.is_array(x):
-            x = candidate.library.read(x)
-            lines.append(f"{name} = {make}({as_literal(x)}{'' if x.dtype == bool else f', {dtype}'})")
-            words.append(f", {name}={name}")
-        elif x is not False:
-            words.append(f", {name}={x!r}")
-    call = f"{_called(candidate.fn, candidate)}(q, k, v{''.join(words)})"
-    if candidate.backward is not None:
-        shown = f"{_called(candidate.backward, candidate)}(do, q, k, v{''.join(words)})"
-    elif library == "torch":
-        lines.append(f"o = {call}")
-        shown = "torch.autograd.grad(o, (q, k, v), do)"
-    elif library == "jax":
-        shown = f"jax.vjp(lambda q, k, v: {call}, q, k, v)[1](do)"
-    else:
-        shown = call
-    right = {name: getattr(want, name) for name in ("dQ", "dK", "dV")} if shown != call else {"O": want.O}
-    lines.append(f"print({shown})")
-    said = ", ".join(f"{name} = {as_literal(to_layout(x, layout, name))}" for name, x in right.items())
-    return "\n".join([*lines, f"# right: {said}"])
+    layout = candidate.layout or means.layout or "bhsd"
+    inputs = [f"{name} = np.array({as_literal(x)})" for name in ("Q", "K", "V", "dO", "keep", "bias")
+              if (x := getattr(case, name)) is not None]
+    call = _call(candidate, case, means, layout, candidate.dtype)
+    letters = ("O",) if candidate.forward_only else ("dQ", "dK", "dV")
+    found = [x for x in _import_lines(inputs, candidate, means, candidate.dtype) if x != "import attnmath"]
+    shown = ", ".join(RETURNED_AS[name] for name in letters)
+    said = ", ".join(f"{name} = {as_literal(to_layout(getattr(want, name), layout, name))}" for name in letters)
+    return "\n".join([*found, *inputs, *call, f"print(({shown}))", f"# right: {said}"])

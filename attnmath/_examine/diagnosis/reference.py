@@ -18,7 +18,7 @@ from attnmath._examine.diagnosis.conventions import detect
 from attnmath._examine.diagnosis.trial import Failure
 from attnmath._examine.problems.bounds import judge_answer, right_and_bounds
 from attnmath._examine.problems.case import Answer, Case, Conventions
-from attnmath._examine.problems.measured import SEVERAL
+from attnmath._examine.problems.measured import several_times
 from attnmath._examine.report.found import Finding
 from attnmath.rounding.formats import unit_roundoff
 
@@ -95,18 +95,10 @@ class Reference:
             return x * (1 + u * rng.choice([-1.0, 1.0], x.shape))
 
         others = same, self.wide.run(case.with_arrays(moved, "Q", "K", "V", "dO", "bias"), means).answer
-        allowed = {}
         empty = ~np.isfinite(answer.O).all(-1, keepdims=True)  # whose gradients nothing says
-        for letter, want in answer.there.items():
-            touched = empty if letter in ("O", "dQ") else empty.any((1, 2, 3), keepdims=True)
-            finite = np.isfinite(want) & ~touched
-            largest = u * np.abs(want[finite]).max(initial=0.0)
-            for got in (getattr(other, letter, None) for other in others):
-                if got is not None:
-                    error = np.abs(got - want)[finite]
-                    largest = max(largest, float(error[np.isfinite(error)].max(initial=0.0)))
-            allowed[letter] = np.where(finite, SEVERAL * largest + np.finfo(float).tiny, np.nan)
-        return Answer(**allowed)
+        touched = {x: empty if x in ("O", "dQ") else empty.any((1, 2, 3), keepdims=True) for x in answer.there}
+        right = {x: np.where(touched[x], np.nan, want) for x, want in answer.there.items()}
+        return Answer(**several_times(right, [other.there for other in others if other], u))
 
 
 def unlike_reference(failures: Sequence[Failure], count: int, name: str) -> Finding:

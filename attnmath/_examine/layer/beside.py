@@ -166,11 +166,13 @@ def pasted_lines(t: Tried, last_hidden: bool) -> str:
     def numbers(*x: int) -> str:
         return ", ".join(map(str, x))
 
+    at = t.case.W.W_K.shape[1]
     tokens = {"X": t.case.X, "Z": t.case.Z, "dY": t.case.dY}
     out = ["import numpy as np", f"rng = np.random.default_rng({SEED})",
            "draw = lambda *shape: rng.integers(-2, 3, shape) / 2",
            *(f"{name} = draw({numbers(*x.shape)})" for name, x in tokens.items() if x is not None), "weights = {",
            *(f'    "{name}": draw({numbers(*x.shape)}),' for name, x in t.case.numbers.items()), "}"]
+    out += [f"# its keys are Z[..., :{at}], its values Z[..., {at}:]"] if t.case.own_values else []
     out += ["# and the last key is hidden from every query"] if last_hidden else []
     for name in t.wrong:
         got, want = getattr(t.got, name), getattr(t.want, name)

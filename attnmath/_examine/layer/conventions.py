@@ -69,8 +69,9 @@ class KnownLayer(NamedTuple):
 def possible_layers(own: OwnLayer, dtype: str | None, seed: int) -> Iterator[KnownLayer]:
     """Everything that a layer could be by the shapes of its weights, the usual first."""
     found: list[tuple[Way, WeightLayout, Callable[[ByName], Weights]]] = [
-        (way, *x) for way, heads in product(own.ways(), own.possible_heads())
-        for x in readings(own.weights, heads, alone=not way.cross) if own.reading in (None, x[0])
+        (way.read(ours, own.weights), reading, ours) for way, heads in product(own.ways(), own.possible_heads())
+        for reading, ours in readings(own.weights, heads, len(way.given) if way.cross else 1)
+        if own.reading in (None, reading)
     ]
     if not found:
         shapes = ", ".join(f"{k} {tuple(w.shape)}" for k, w in own.weights.items())

@@ -110,7 +110,7 @@ LAWS: dict[str, Callable[[ReturnedGradients], tuple[Any, Any] | None]] = {
         g.shared(g.gauge("Q")), T(g.gauge("K"))),
     "W_V and W_O may trade a matrix": lambda g: (g.gauge("V"), g.shared(g.dW_O @ T(g.W_O))),
     "X^T dX": lambda g: None if g.latent else g.tokens(g.case.X, g.dX, "QKV" if g.case.Z is None else "Q"),
-    "Z^T dZ": lambda g: None if g.case.Z is None else g.tokens(g.case.Z, g.dZ, "KV"),
+    "Z^T dZ": lambda g: None if g.case.Z is None or g.case.own_values else g.tokens(g.case.Z, g.dZ, "KV"),
     "db_K = 0": lambda g: None if g.db_K is None or g.case.rotary or g.t.means.pieces else (g.db_K, 0.0),
     "db_V = db_O W_O^T": lambda g: None if g.db_V is None or g.db_O is None or g.t.means.pieces else (
         g.db_V, g.shared((g.db_O.reshape(1, 1, -1) @ T(g.W_O))[:, 0])),
@@ -141,7 +141,8 @@ def proportions(t: Tried) -> str:
     """For each wrong output, how often each of its terms is in it, by least squares, where that explains it."""
     s, found = t.steps(), []
     alone = t.case.Z is None
-    paths = {"dX": ["by_Q", "by_K", "by_V"] if alone else ["by_Q"], "dZ": ["by_K", "by_V"]}
+    paths = {"dX": ["by_Q", "by_K", "by_V"] if alone else ["by_Q"],
+             "dZ": [] if t.case.own_values else ["by_K", "by_V"]}
     if isinstance(s, latent.LatentSteps):
         paths = {"dX": [*latent.PATHS]}
     for name in t.wrong:

@@ -102,6 +102,7 @@ def _judged(
         known, agreed = (latent, True) if latent else (known, agreed)
         report = _examined(own, known, agreed, told, smallest, findings) if known else None
         if report is None and own is not None:
+            own.way = known.way if known and known.way.keys else None
             beside = own_layer(reference, None) if reference is not None else None
             report = as_own_function(own, beside, dtype, told, seed, findings)
         assert report is not None
@@ -243,6 +244,7 @@ def found_out(known: KnownLayer) -> list[Finding]:
     layer, own = known.layer, known.reading
     words = {
         "weights": own and f"the weights are W_Q, W_K, W_V {own.into}, W_O {own.out}",
+        "widths": known.way.keys and "keys and values have tokens of their own: Z and dZ hold both, side by side",
         "layout": known.layout != "bnd" and f"the tokens are {known.layout}",
         "mask": known.form and f"the mask has the axes {known.form.axes}",
         "causal": own and layer.causal and "it hides later keys by itself",

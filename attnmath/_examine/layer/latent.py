@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnmath._examine.diagnosis.read_pieces import ALIKE, near, read_pieces
+from attnmath._examine.diagnosis.read_pieces import near
 from attnmath._examine.layer.layer import ByName, Layer, LayerCase, projected, weight_gradient
-from attnmath._examine.layer.pieced import LayerHeads, PiecedSteps, compared, steps_of
+from attnmath._examine.layer.pieced import LayerHeads, PiecedSteps, compared, read_heads, steps_of
 from attnmath._examine.problems.case import Case, Conventions
 from attnmath._examine.problems.pieces import Pieces, across, root_of_mean
-from attnmath._examine.problems.steps import Step, StepChanges, downstream
+from attnmath._examine.problems.steps import Step, StepChanges
 from attnmath._words.arrays import T
 
 EPSILONS = 1e-6, 1e-5, 1e-8, 1e-12, 0.0, 2.0**-52, 2.0**-23, 1e-7, 1e-10, 1e-3
@@ -170,7 +170,6 @@ class LatentSteps(PiecedSteps):
     """The steps of a layer with latents."""
 
     table: Mapping[str, Step] = {**PiecedSteps.table, **LATENT}
-    downstream = downstream(table)
 
 
 # ---- what it is, read off its output --------------------------------------------------------------
@@ -235,12 +234,9 @@ class LatentHeads(LayerHeads):
 def with_latents(layer: LatentLayer, seed: int, told: Conventions) -> Conventions | None:
     """What it means, if its output is that of its latents; else None."""
     some = list(compared(layer, seed))
-    for latent in dict.fromkeys(layer.latents()) if len(some) > 2 else ():
-        fitting = partial(_fitting, some, latent)
-        means = read_pieces(LatentHeads(layer, latent), told, lambda *x: fitting(*x) is not None)  # noqa: B023
-        if means is not None:
-            return fitting(means, 10 * ALIKE[means.pieces.float32])
-    return None
+    found = (read_heads(LatentHeads(layer, latent), some, told, partial(_fitting, some, latent))
+             for latent in dict.fromkeys(layer.latents()))
+    return next(filter(None, found), None)
 
 
 def _fitting(

@@ -6,13 +6,14 @@ Each step can be put in place of another, and runs on numbers that carry a bound
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from attnmath._examine.contract.state import Kept
 from attnmath._examine.problems.case import Case, Conventions
-from attnmath._examine.problems.steps import STEPS, Step, StepChanges, Steps, downstream
+from attnmath._examine.problems.steps import STEPS, Step, StepChanges, Steps
 from attnmath._formulas.heads import Weights
 from attnmath._words.arrays import T
 
@@ -23,14 +24,12 @@ ByName = Mapping[str, np.ndarray]  # of the parameters, or their gradients, by n
 class Layer:
     """What examine_layer needs to know of a layer.
 
-    call(X, Z, keep) -> Y maps tokens X (b, n, d) and Z (b, m, d_z) to Y (b, n, d), as arrays
-    of the layer's own library; a layer of self-attention has Z = X. keep is None, or True
-    where a query may attend to a key, (b, 1, n, m), (b, 1, 1, m) or (1, 1, n, m). PyTorch's
-    layers find their weights in their own parameters; all others are handed them:
-    call(X, Z, keep, parameters).
-    ours(parameters) -> attnmath.Weights puts numbers in the order and shape of the parameters,
-    as NumPy's arrays, into the form of attnmath.Weights; it only moves numbers, and so serves
-    weights and gradients alike.
+    call(X, Z, keep) -> Y maps tokens X (b, n, d) and Z (b, m, d_z) to Y (b, n, d), as arrays of the layer's own
+    library; a layer of self-attention has Z = X. keep is None, or True where a query may attend to a key,
+    (b, 1, n, m), (b, 1, 1, m) or (1, 1, n, m). PyTorch's layers find their weights in their own parameters;
+    all others are handed them: call(X, Z, keep, parameters).
+    ours(parameters) -> attnmath.Weights moves numbers of the parameters, and no more, into the form of
+    attnmath.Weights, and so serves weights and gradients alike.
     """
 
     call: Callable[..., Any]
@@ -70,9 +69,9 @@ class Layer:
 
     @property
     def widths(self) -> tuple[int, int]:
-        """Of the tokens that ask, and of those that answer."""
+        """Of the tokens that ask, and of those that answer, keys and values together if they differ."""
         W = self.ours({name: np.zeros(shape) for name, shape in self.shapes.items()})
-        return W.W_Q.shape[1], W.W_K.shape[1]
+        return W.W_Q.shape[1], sum({x.shape[1]: x.shape[1] for x in (W.W_K, W.W_V)}.values())
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -81,22 +80,19 @@ class Layer:
 
 
 class Rotary(NamedTuple):
-    """A rotary embedding: Q cos + turned(Q) sin, the same for keys; each (n, d_k).
-
-    pairing "half": entry c goes with entry c + d_k/2; "interleaved": 2 c with 2 c + 1
-    """
+    """A rotary embedding: Q cos + turned(Q) sin, the same for keys; each (n, d_k)."""
 
     cos: np.ndarray
     sin: np.ndarray
-    pairing: str = "half"
+    pairing: str = "half"  # entry c goes with entry c + d_k/2; "interleaved": 2 c with 2 c + 1
 
 
 @dataclass(frozen=True, eq=False)
 class LayerCase:
     """One problem, in NumPy's float64; the numbers are those of the layer's format.
 
-    X (b, n, d), Z (b, m, d_z) or None for self-attention, dY (b, n, d), W Weights with the
-    heads in front, keep (b, H, n, m), or what broadcasts
+    X (b, n, d), Z (b, m, d_z) or None for self-attention, dY (b, n, d), W Weights with the heads in front,
+    keep (b, H, n, m), or what broadcasts; Z has tokens of unlike widths for keys and values side by side
     """
 
     X: np.ndarray
@@ -117,6 +113,11 @@ class LayerCase:
     def context(self) -> np.ndarray:
         """The tokens that keys and values come from."""
         return self.X if self.Z is None else self.Z
+
+    @property
+    def own_values(self) -> bool:
+        """Whether values come from tokens of a width of their own."""
+        return self.W.W_K.shape[1] < self.context.shape[2]
 
     @property
     def lengths(self) -> tuple[int, int, int]:
@@ -187,11 +188,6 @@ def side_by_side(W: Any) -> Any:
     return merged_heads(W[None])[0]
 
 
-def by_head(W: Any, H: int) -> Any:
-    """(d, H k) -> (H, d, k)."""
-    return split_heads(W[None], H)[0]
-
-
 def one_below_another(W_O: Any) -> Any:
     """The rows of all heads as one matrix: (H, d_v, d) -> (H d_v, d)."""
     return W_O.reshape(-1, W_O.shape[2])
@@ -205,7 +201,7 @@ def projected(X: Any, W: Any, b: Any) -> Any:
 def weight_gradient(X: Any, dx: Any, H: int) -> Any:
     """X^T dx, summed over the batch: (b, n, d), (b, n, H k) -> (H, d, k)."""
     (b, n, d), Hk = X.shape, dx.shape[2]
-    return by_head(T(X.reshape(b * n, d)) @ dx.reshape(b * n, Hk), H)
+    return split_heads((T(X.reshape(b * n, d)) @ dx.reshape(b * n, Hk))[None], H)[0]
 
 
 def bias_gradient(dx: Any, b: Any) -> Any:
@@ -227,6 +223,11 @@ def _affine(X: Any, W: Any, b: Any) -> Any:
     return Y.begun_with(b.reshape(-1), X.shape[-1]) if hasattr(Y, "begun_with") else Y + b.reshape(-1)
 
 
+def joined(a: Any, b: Any) -> Any:
+    """Features side by side."""
+    return a.beside(b) if hasattr(a, "beside") else np.concatenate((a, b), -1)
+
+
 def rotated(x: Any, cos: Any, sin: Any, pairing: str, back: bool = False) -> Any:
     """x cos + (x turned) sin, where there is a rotary embedding; the way back is x cos + (x sin) turned back."""
     if cos is None:
@@ -245,14 +246,15 @@ LAYER_STEPS: dict[str, Step] = STEPS | {
     # what is given
     "X": lambda s: s.given.X, "Z": lambda s: s.given.context, "dY": lambda s: s.given.dY,
     **{name: _given(part, name) for part, x in (("W", Weights), ("rotary", Rotary)) for name in x._fields},
+    "Z_K": lambda s: s.Z[..., : s.W_K.shape[1]], "Z_V": lambda s: s.Z[..., -s.W_V.shape[1]:],
     "H": lambda s: s.given.W.W_Q.shape[0], "G": lambda s: s.given.W.W_K.shape[0],
     # how heads are taken apart and put together, and the way back of both
     "split": lambda s: split_heads, "split_back": lambda s: merged_heads,
     "merge": lambda s: merged_heads, "merge_back": lambda s: split_heads,
     # the way forward
     "Q_unturned": lambda s: s.split(projected(s.X, s.W_Q, s.b_Q), s.H),
-    "K_unturned": lambda s: s.split(projected(s.Z, s.W_K, s.b_K), s.G),
-    "V": lambda s: s.split(projected(s.Z, s.W_V, s.b_V), s.G),
+    "K_unturned": lambda s: s.split(projected(s.Z_K, s.W_K, s.b_K), s.G),
+    "V": lambda s: s.split(projected(s.Z_V, s.W_V, s.b_V), s.G),
     "Q": lambda s: rotated(s.Q_unturned, s.cos, s.sin, s.pairing),
     "K": lambda s: rotated(s.K_unturned, s.cos, s.sin, s.pairing),
     "C": lambda s: s.merge(s.O),
@@ -270,10 +272,10 @@ LAYER_STEPS: dict[str, Step] = STEPS | {
     "by_K": lambda s: s.dK_flat @ T(side_by_side(s.W_K)),
     "by_V": lambda s: s.dV_flat @ T(side_by_side(s.W_V)),
     "dX": lambda s: s.by_Q + s.by_K + s.by_V if s.given.Z is None else s.by_Q,
-    "dZ": lambda s: None if s.given.Z is None else s.by_K + s.by_V,
+    "dZ": lambda s: None if s.given.Z is None else (joined if s.given.own_values else add)(s.by_K, s.by_V),
     "dW_Q": lambda s: weight_gradient(s.X, s.dQ_flat, s.H),
-    "dW_K": lambda s: weight_gradient(s.Z, s.dK_flat, s.G),
-    "dW_V": lambda s: weight_gradient(s.Z, s.dV_flat, s.G),
+    "dW_K": lambda s: weight_gradient(s.Z_K, s.dK_flat, s.G),
+    "dW_V": lambda s: weight_gradient(s.Z_V, s.dV_flat, s.G),
     "dW_O": lambda s: weight_gradient(s.dY, s.C, s.H).swapaxes(1, 2),
     "db_Q": lambda s: bias_gradient(s.dQ_flat, s.b_Q),
     "db_K": lambda s: bias_gradient(s.dK_flat, s.b_K),
@@ -286,7 +288,6 @@ class LayerSteps(Steps):
     """The letters of a layer for one case; each is computed once, by its step."""
 
     table: Mapping[str, Step] = LAYER_STEPS
-    downstream = downstream(LAYER_STEPS)
 
     def __init__(
         self, case: LayerCase, means: Conventions | None = None, changes: Iterable[StepChanges] = ()

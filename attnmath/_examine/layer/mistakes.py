@@ -64,7 +64,7 @@ def of_all_heads(turn: Callable[[np.ndarray], np.ndarray], name: str) -> Callabl
     """A step that turns the matrix of all heads: of W_Q, W_K, W_V (d, H k), of W_O (H k, d)."""
     def turned(s: Any, W: np.ndarray) -> np.ndarray:
         M = turn(layer.one_below_another(W) if name == "W_O" else layer.side_by_side(W))
-        return M.reshape(W.shape) if name == "W_O" else layer.by_head(M, len(W))
+        return M.reshape(W.shape) if name == "W_O" else layer.split_heads(M[None], len(W))[0]
 
     return turned
 

@@ -52,7 +52,8 @@ class OwnFunction:
     def _taken(self, layer: Layer, shape: Callable) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
         """The shapes of X and Z that it takes in its own format, or at least in float32."""
         widths = dict.fromkeys(n for w in self.own.weights.values() for n in reversed(w.shape))
-        for d, d_z, n in product(widths, widths if layer.cross else [0], lengths_of(layer)):
+        others = [x + (self.own.way.keys or 0 if self.own.way else 0) for x in widths]
+        for d, d_z, n in product(widths, others if layer.cross else [0], lengths_of(layer)):
             lengths = (shape(n + 2, d_z), shape(n, d_z)) if layer.cross else ((),)
             for z, dtype in product(lengths, dict.fromkeys(("float64", self.dtype))):
                 try:

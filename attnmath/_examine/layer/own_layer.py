@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnmath._examine.contract.state import Kept
-from attnmath._examine.layer.layer import Layer
+from attnmath._examine.layer.layer import ByName, Layer
 from attnmath._examine.layer.weight_layouts import our_name
 from attnmath._formulas.heads import Weights
 
@@ -33,13 +33,20 @@ MASK_FORMS = [MaskForm(kind, axes) for axes in MASK_AXES for kind in ("keep", "d
 class Way(NamedTuple):
     """One way to call it: what each argument by position is, and those by name."""
 
-    given: tuple[str, ...] = ("X",)  # "X" or "Z"
+    given: tuple[str, ...] = ("X",)  # "X" or "Z", or the "K" and "V" that Z holds side by side
     more: tuple[tuple[str, str | None], ...] = ()  # by name: "Z", or None
+    keys: int | None = None  # the width of K
 
     @property
     def cross(self) -> bool:
         """Whether keys and values may come from other tokens."""
-        return "Z" in self.given or any(x == "Z" for _, x in self.more)
+        return len(self.given) > 1 or any(x == "Z" for _, x in self.more)
+
+    def read(self, ours: Callable[[ByName], Weights], weights: Mapping[str, Any]) -> "Way":
+        """The same, with keys and values from tokens of their own where these have unlike widths."""
+        W = ours({name: np.zeros(w.shape) for name, w in weights.items()})
+        alike = W.W_K.shape[1] == W.W_V.shape[1]
+        return self if alike else self._replace(given=("X", "K", "V"), keys=W.W_K.shape[1])
 
 
 @dataclass
@@ -58,6 +65,7 @@ class OwnLayer:
     reading: tuple[str, str] | None = None
     kept: Kept = field(default_factory=Kept)  # the state of the process while it is called
     notes: dict[str, str] = field(default_factory=dict)  # what was seen when it was called
+    way: Way | None = None  # in which it is called, where that is known
 
     @property
     def is_torch(self) -> bool:
@@ -93,6 +101,8 @@ class OwnLayer:
 
     def ways(self) -> list[Way]:
         """The ways in which it may be called, those with what it needs alone first."""
+        if self.way:
+            return [self.way]
         kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
         given = self.arguments()
         needed = [p.name for p in given if p.default is p.empty and p.kind in kinds]
@@ -137,20 +147,26 @@ class OwnLayer:
                 found[self.mask] = masked_as(form, keep, tokens["X"])
             return found
 
+        def tokens_of(X: Any, Z: Any) -> dict[str, Any]:
+            x = _to_layout(X, layout)
+            z = x if X is Z else _to_layout(Z, layout)
+            found = {"X": x, "Z": z}
+            return found | {"K": z[..., : way.keys], "V": z[..., way.keys :]} if way.keys else found
+
         def call(X: Any, Z: Any, keep: Any, *parameters: Any) -> Any:
-            tokens = {"X": _to_layout(X, layout), "Z": _to_layout(Z, layout)}
-            if X is Z:
-                tokens["Z"] = tokens["X"]
+            tokens = tokens_of(X, Z)
             out = self.fn(*(tokens[x] for x in way.given), *parameters, **options(tokens, keep))
             return _from_layout(self.first(out, tokens["X"]), layout)
 
         def back(dY: Any, X: Any, Z: Any, keep: Any, *parameters: Any) -> Any:
-            tokens = {"X": _to_layout(X, layout), "Z": _to_layout(Z, layout)}
+            tokens = tokens_of(X, Z)
             given = (_to_layout(dY, layout), *(tokens[x] for x in way.given), *parameters)
             out = self.backward(*given, **options(tokens, keep)) if self.backward else None
             if not isinstance(out, Mapping):
                 return out
-            return {k: _from_layout(x, layout) if k in ("X", "Z", "dX", "dZ") else x for k, x in out.items()}
+            found = {k: _from_layout(x, layout) if k.lstrip("d") in tokens else x for k, x in out.items()}
+            sides = [found[k] for a in "KV" for k in (a, f"d{a}") if k in found] if way.keys else []
+            return found | ({"Z": np.concatenate(sides, -1)} if len(sides) == 2 else {})
 
         return call, None if self.backward is None else back
 

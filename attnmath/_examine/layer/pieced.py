@@ -4,7 +4,7 @@ Its tokens are unit vectors, so that its weights are the queries, keys and value
 What was read, and what its further parameters are for, is believed if it gives the output of the layer's problems.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from math import prod
@@ -22,7 +22,7 @@ from attnmath._examine.layer.run import forward
 from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath._examine.problems.measured import SHAKEN, measured_bounds
 from attnmath._examine.problems.pieces import PIECES, Pieces, collected
-from attnmath._examine.problems.steps import Step, StepChanges, downstream
+from attnmath._examine.problems.steps import Step, StepChanges
 from attnmath._formulas.heads import Weights
 from attnmath._words.arrays import rowsum, sum_to
 
@@ -54,7 +54,6 @@ class PiecedSteps(LayerSteps):
         "P_of_sink": lambda s: 1 - rowsum(s.P_back), "D_of_sink": lambda s: s.D,
         "dsink": lambda s: _summed(s, "sink", -s.P_of_sink * s.D_of_sink),
     }
-    downstream = downstream(table)
 
 
 def shared(s: Any) -> bool:
@@ -105,29 +104,34 @@ class LayerHeads:
               in zip(layer.shapes.items(), ends, ends[1:])}
         self.ends, weights = ends[1:-1], layer.ours(at)
         self.places = {**weights._asdict(), **layer.learns(at)}  # where in all parameters each weight stands
-        (self.H, self.d, self.d_k), (self.G, self.d_z, _), (*_, self.d_v) = (w.shape for w in weights[:3])
+        (self.H, self.d, self.d_k), (self.G, self.d_K, _), (_, self.d_V, self.d_v) = (w.shape for w in weights[:3])
 
     def sizes(self, asked: Sequence[int]) -> tuple[int, ...]:
         """b, H, G, n, m, d_k, d_v: as many tokens as there may be unit vectors."""
-        n = asked[3] if asked[3] >= LONG else min(asked[3], self.d, self.d_z)
+        n = asked[3] if asked[3] >= LONG else min(asked[3], self.d, self.d_K, self.d_V)
         return 1, self.H, self.G, n, n, self.d_k, self.d_v
 
     def asked(self, case: Case) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
         """Tokens and weights that give its heads these queries, keys and values."""
         n = case.Q.shape[2]
         if n < LONG:
-            X, Z = np.eye(n, self.d), np.eye(n, self.d_z)
+            X, Z = np.eye(n, self.d), self.both(np.eye(n, self.d_K), np.eye(n, self.d_V))
             inputs = [np.zeros((len(x[0]), d, x.shape[-1])) for x, d in
-                      ((case.Q, self.d), (case.K, self.d_z), (case.V, self.d_z))]
+                      ((case.Q, self.d), (case.K, self.d_K), (case.V, self.d_V))]
             for w, x in zip(inputs, (case.Q, case.K, case.V)):
                 w[:, :n] = x[0]
         else:  # values alone, the same in all heads
-            X, Z = np.zeros((n, self.d)), np.zeros((n, self.d_z))
-            Z[:, : min(self.d_v, self.d_z)] = case.V[0, 0, :, : self.d_z]
+            values = np.zeros((n, self.d_V))
+            values[:, : self.d_v] = case.V[0, 0, :, : self.d_V]
+            X, Z = np.zeros((n, self.d)), self.both(np.zeros((n, self.d_K)), values)
             X = X if self.layer.cross else Z
             inputs = [np.zeros(self.places[x].shape) for x in ("W_Q", "W_K", "W_V")]
-            inputs[2][:] = np.eye(self.d_z, self.d_v)
+            inputs[2][:] = np.eye(self.d_V, self.d_v)
         return X, Z, dict(zip(("W_Q", "W_K", "W_V"), inputs))
+
+    def both(self, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """The tokens of keys and values: the same, unless they have widths of their own."""
+        return values if self.d_K == self.d_V else np.concatenate((keys, values), -1)
 
     def run(self, case: Case, means: Conventions, forward: bool = False) -> Outcome:
         """Its answer to a problem."""
@@ -172,6 +176,15 @@ def compared(layer: Layer, seed: int) -> Iterator[tuple[LayerCase, np.ndarray]]:
             yield case, Y
 
 
+Fitting = Callable[[Conventions, float], Any]  # what is meant, where its program gives the output as near as that
+
+
+def read_heads(heads: "LayerHeads", some: Sequence[Any], told: Conventions, fitting: Fitting) -> Any:
+    """What its heads are read as, if that fits; else None."""
+    means = read_pieces(heads, told, lambda *x: fitting(*x) is not None) if len(some) > 2 else None
+    return means and fitting(means, 10 * ALIKE[means.pieces.float32])
+
+
 def with_pieces(layer: Layer, seed: int, told: Conventions) -> tuple[Layer, Conventions] | None:
     """The layer with its pieces, if it has such and its output is theirs."""
     some, heads = list(compared(layer, seed)), LayerHeads(layer, {})
@@ -192,10 +205,8 @@ def with_pieces(layer: Layer, seed: int, told: Conventions) -> tuple[Layer, Conv
                         return other, named
             return None
 
-        means = read_pieces(heads, told, lambda *x: fitting(*x) is not None) if len(some) > 2 else None
-        fitted = means and fitting(means, 10 * ALIKE[means.pieces.float32])
-        if means and fitted:
-            plain = replace(means.pieces, float32=False, right=None, last=True) == Pieces()
+        if fitted := read_heads(heads, some, told, fitting):
+            plain = replace(fitted[1].pieces, float32=False, right=None, last=True) == Pieces()
             return None if plain else fitted
     return None
 

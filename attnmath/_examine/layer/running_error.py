@@ -98,6 +98,11 @@ class Bounded:
         """The same numbers in another shape."""
         return Bounded(self.x.reshape(*shape), self.off.reshape(*shape), self.f)
 
+    def beside(self, other: Bounded) -> Bounded:
+        """Features side by side."""
+        x, off = (np.concatenate(pair, -1) for pair in ((self.x, other.x), (self.off, other.off)))
+        return Bounded(x, off, self.f)
+
     @property
     def mT(self) -> Bounded:
         """The matrices transposed."""

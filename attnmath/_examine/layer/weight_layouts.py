@@ -99,9 +99,9 @@ def rearranged(x: np.ndarray, axes: str, sizes: Mapping[str, int], to: str) -> n
 
 
 def readings(
-    weights: Mapping[str, Any], heads: int | None, alone: bool = False
+    weights: Mapping[str, Any], heads: int | None, widths: int = 2
 ) -> list[tuple[WeightLayout, Callable[[ByName], Weights]]]:
-    """All ways to read the parameters that fit their shapes, each with `ours`; alone: tokens are of one width."""
+    """All ways to read the parameters that fit their shapes, each with `ours`; tokens may have so many widths."""
     found = []
     for named in by_our_names(weights):
         shapes = {r: tuple(weights[name].shape) for r, name in named.items()}
@@ -116,7 +116,8 @@ def readings(
             except ValueError:
                 continue
             (H, d, d_k), (G, d_z, k), v, o = W.W_Q.shape, W.W_K.shape, W.W_V.shape, W.W_O.shape
-            if k == d_k and v[:2] == (G, d_z) and (d_z == d or not alone) and o == (H, v[2], d) and H % G == 0:
+            of_tokens = d_z == d if widths == 1 else v[1] == d_z or widths == 3
+            if k == d_k and v[0] == G and of_tokens and o == (H, v[2], d) and H % G == 0:
                 found.append((reading, ours))
     alike = [x for x in found if x[0].into.startswith("(") != x[0].out.startswith("(")]
     return alike or found  # square matrices turned in two ways are a mistake

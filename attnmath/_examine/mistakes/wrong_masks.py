@@ -33,37 +33,35 @@ def seen_as(word: str, change: StepChanges) -> Wordings:
     yield f"{word}; a row without keys is uniform".removeprefix("; "), {**change, **steps.EMPTY_ROWS["uniform"]}
 
 
-def causal_shifted(case: Case, means: Conventions) -> Wordings:
-    n, m = case.Q.shape[2], case.K.shape[2]
-    for word, by in (("a query does not see its own place", -1), ("a query sees one place too many", 1)):
-        if case.causal:
-            start = 0 if means.causal == "upper_left" else m - n
-            seen = np.arange(m) <= np.arange(n)[:, None] + start + by
-            if case.keep is not None:
-                seen = seen & case.keep
-            yield from seen_as(word, {"seen": steps.bind(lambda s, x, seen: np.broadcast_to(seen, x.shape), seen)})
+Rule = Callable[[np.ndarray, np.ndarray, int, int], np.ndarray]  # of i, j, where j begins, a tile: what is seen
+SHIFTED: dict[str, Rule] = {
+    "a query does not see its own place": lambda i, j, start, t: j <= i + start - 1,
+    "a query sees one place too many": lambda i, j, start, t: j <= i + start + 1,
+}
+RULES: dict[str, Rule] = {  # with tiles, or a buffer of t places
+    "tiles of {} are hidden as a whole or not at all":
+        lambda i, j, start, t: j // t * t <= i // t * t + t - 1 + start,
+    "a query has its number in a tile of {}": lambda i, j, start, t: j <= i % t + start,
+    "beyond {} places nothing is hidden": lambda i, j, start, t: (j <= i + start) | (i >= t) | (j >= t),
+    "the future is seen, and the past is hidden": lambda i, j, start, t: j > i + start,
+    "the present and the future are seen": lambda i, j, start, t: j >= i + start,
+    "its diagonal is shifted by n - m": lambda i, j, start, t: j <= i + len(i) - len(j),
+    "beyond {} places all is hidden": lambda i, j, start, t: (j <= i + start) & (i < t) & (j < t),
+}
 
 
-def causal_by_rule(case: Case, means: Conventions) -> Wordings:
-    """Another rule than j <= i + start: with tiles, or a buffer of t places."""
-    if not case.causal:
-        return
-    n, m = case.Q.shape[2], case.K.shape[2]
-    i, j, start = np.arange(n)[:, None], np.arange(m), 0 if means.causal == "upper_left" else m - n
-    rules: dict[str, Callable[[int], np.ndarray]] = {
-        "tiles of {} are hidden as a whole or not at all": lambda t: j // t * t <= i // t * t + t - 1 + start,
-        "a query has its number in a tile of {}": lambda t: j <= i % t + start,
-        "beyond {} places nothing is hidden": lambda t: (j <= i + start) | (i >= t) | (j >= t),
-        "the future is seen, and the past is hidden": lambda t: j > i + start,
-        "the present and the future are seen": lambda t: j >= i + start,
-        "its diagonal is shifted by n - m": lambda t: j <= i + n - m,
-        "beyond {} places all is hidden": lambda t: (j <= i + start) & (i < t) & (j < t),
-    }
-    keep = True if case.keep is None else case.keep
-    for word, rule in rules.items():
-        for t in (256, *POWERS) if "{}" in word else (1,):
-            yield from seen_as(word.format(t), {
-                "seen": steps.bind(lambda s, x, seen: np.broadcast_to(seen, x.shape), rule(t) & keep)})
+def causal_by(rules: dict[str, Rule]) -> steps.Forms:
+    """Another rule than j <= i + start."""
+    def forms(case: Case, means: Conventions) -> Wordings:
+        n, m = case.Q.shape[2], case.K.shape[2]
+        i, j, start = np.arange(n)[:, None], np.arange(m), 0 if means.causal == "upper_left" else m - n
+        keep = True if case.keep is None else case.keep
+        for word, rule in rules.items() if case.causal else ():
+            for t in (256, *POWERS) if "{}" in word else (1,):
+                yield from seen_as(word.format(t), {"seen": steps.bind(
+                    lambda s, x, seen: np.broadcast_to(seen, x.shape), rule(i, j, start, t) & keep)})
+
+    return forms
 
 
 def either_mask(case: Case, means: Conventions) -> Wordings:
@@ -158,7 +156,7 @@ WRONG_MASKS: list[Mistake] = [
     # masks
     Mistake("f_align", "the causal mask has the other alignment", aligned, CAUSAL_MASK,
             "lower right: the last query has the place of the last key"),
-    Mistake("causal_off_by_one", "the causal mask is off by one", causal_shifted, CAUSAL_MASK, "j <= i"),
+    Mistake("causal_off_by_one", "the causal mask is off by one", causal_by(SHIFTED), CAUSAL_MASK, "j <= i"),
     Mistake("causal_ignored", "the causal mask is ignored", steps.ignored("seen", "causal"), CAUSAL_MASK,
             "use it"),
     Mistake("mask_ignored", "the mask is ignored", steps.ignored("seen", "keep"), CAUSAL_MASK, "use it"),
@@ -175,7 +173,7 @@ WRONG_MASKS: list[Mistake] = [
     Mistake("mask_leak_finite", "the mask is a number, and hidden keys keep a weight", finite_mask, CAUSAL_MASK,
             "a mask is -inf"),
     Mistake("mask_by_zero", "hidden scores are 0 instead of -inf", mask_by_zero, CAUSAL_MASK, "a mask is -inf"),
-    Mistake("causal_rule", "the causal mask has another rule", causal_by_rule, CAUSAL_MASK, "j <= i"),
+    Mistake("causal_rule", "the causal mask has another rule", causal_by(RULES), CAUSAL_MASK, "j <= i"),
     Mistake("either_mask", "what one of the mask and the causal mask lets through is seen", either_mask,
             CAUSAL_MASK, "both have to let it through"),
 ]

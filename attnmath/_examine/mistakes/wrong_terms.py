@@ -79,38 +79,20 @@ def running_maximum(s: steps.Steps, tiles: list[slice]) -> np.ndarray:
     return np.repeat(top, [tile.stop - tile.start for tile in tiles], -1)
 
 
-def unscaled(s: steps.Steps, P: np.ndarray, tiles: list[slice]) -> np.ndarray:
-    E = np.exp(s.A - running_maximum(s, tiles))
-    return E / rowsum(E)
+def kept_as_gathered(numerator: bool, total: bool) -> Callable[..., np.ndarray]:
+    """What is gathered, or its sum, is not multiplied by exp(old maximum - new maximum)."""
+    def form(s: steps.Steps, P: np.ndarray, tiles: list[slice]) -> np.ndarray:
+        top = running_maximum(s, tiles)
+        above, below = (np.exp(s.A - (top if kept else top[..., -1:])) for kept in (numerator, total))
+        return above / rowsum(below)
 
-
-def unscaled_numerator(s: steps.Steps, P: np.ndarray, tiles: list[slice]) -> np.ndarray:
-    top = running_maximum(s, tiles)
-    return np.exp(s.A - top) / rowsum(np.exp(s.A - top[..., -1:]))
-
-
-def unscaled_sum(s: steps.Steps, P: np.ndarray, tiles: list[slice]) -> np.ndarray:
-    top = running_maximum(s, tiles)
-    return np.exp(s.A - top[..., -1:]) / rowsum(np.exp(s.A - top))
-
-
-def sum_of_tiles(s: steps.Steps, P: np.ndarray, tiles: list[slice]) -> np.ndarray:
-    return by_tile(s.A, tiles)
-
-
-def mean_of_tiles(s: steps.Steps, P: np.ndarray, tiles: list[slice]) -> np.ndarray:
-    return by_tile(s.A, tiles) / len(tiles)
+    return form
 
 
 def wrong_sign(s: steps.Steps, P: np.ndarray, tiles: list[slice]) -> np.ndarray:
     """What was gathered before is multiplied by exp(new maximum - old maximum)."""
     top = running_maximum(s, tiles)
     return P * np.exp(np.minimum(2 * (top[..., -1:] - top), 700.0))
-
-
-def last_sum(s: steps.Steps, P: np.ndarray, tiles: list[slice]) -> np.ndarray:
-    """Divided by the sum of the last tile alone."""
-    return P / rowsum(P[..., tiles[-1]])
 
 
 def merged_by(weigh: Callable[[np.ndarray], np.ndarray]) -> Callable[..., np.ndarray]:
@@ -123,13 +105,17 @@ def merged_by(weigh: Callable[[np.ndarray], np.ndarray]) -> Callable[..., np.nda
 
 
 MERGES: dict[str, Callable[..., np.ndarray]] = {
-    "neither what is gathered nor its sum is multiplied by exp(old maximum - new maximum)": unscaled,
-    "what is gathered is not multiplied by exp(old maximum - new maximum), though its sum is": unscaled_numerator,
-    "the sum is not multiplied by exp(old maximum - new maximum), though what is gathered is": unscaled_sum,
-    "each has a softmax of its own, and their outputs are added": sum_of_tiles,
-    "each has a softmax of its own, and their outputs are averaged": mean_of_tiles,
+    "neither what is gathered nor its sum is multiplied by exp(old maximum - new maximum)":
+        kept_as_gathered(True, True),
+    "what is gathered is not multiplied by exp(old maximum - new maximum), though its sum is":
+        kept_as_gathered(True, False),
+    "the sum is not multiplied by exp(old maximum - new maximum), though what is gathered is":
+        kept_as_gathered(False, True),
+    "each has a softmax of its own, and their outputs are added": lambda s, P, tiles: by_tile(s.A, tiles),
+    "each has a softmax of its own, and their outputs are averaged":
+        lambda s, P, tiles: by_tile(s.A, tiles) / len(tiles),
     "what is gathered is multiplied by exp(new maximum - old maximum), the inverse of the factor": wrong_sign,
-    "the output is divided by the sum of the last tile alone": last_sum,
+    "the output is divided by the sum of the last tile alone": lambda s, P, tiles: P / rowsum(P[..., tiles[-1]]),
     "their outputs are weighted by exp of their maxima, in place of exp of their log-sum-exp":
         merged_by(lambda A: A.max(-1, keepdims=True)),
     "their log-sum-exp is in base 2, and taken for one in base e":

@@ -8,5 +8,4 @@ steps           a head, step by step; a mistake is a step that differs
 pieces          a head that has more: rotations, norms, a cap, slopes, tables, windows, sinks, sigmoids
 measured        how far its answers may be off, by what roundings of all letters move
 bounds          the right answer, how far each entry may be off, and whether what came is as near as that
-tiled_bounds    the same for long sequences in float32
 """

@@ -27,7 +27,6 @@ from attnmath._examine.problems.steps import (
     grouped,
     nan_where_touched,
 )
-from attnmath._examine.problems.tiled_bounds import tiled_answer
 from attnmath._words.arrays import T, rowsum, sum_to, visible
 from attnmath._words.tolerance import ALIKE, CONSTANT, DEVIATIONS, SCATTER
 from attnmath.rounding import bounds as rounding
@@ -35,7 +34,6 @@ from attnmath.rounding.bounds import factor
 from attnmath.rounding.formats import FORMATS, Model, model, unit_roundoff
 from attnmath.rounding.lemmas import gathered, grown, product
 
-MANY_QUERIES = 256  # queries from which on float32 is judged in tiles
 STORED_AFTER = 32  # the fewest queries or keys after which a program stores the growing sum of a gradient
 AXIS_WORDS = "batch element", "head", "row", "column"
 SPANS = 4  # that are told; of more the first and the last number
@@ -60,7 +58,7 @@ def bounds(case: Case, means: Conventions, dtype: str) -> AnswerBounds:
 
 
 def right_and_bounds(case: Case, means: Conventions, dtype: str) -> tuple[Answer, AnswerBounds]:
-    """The right answer, empty rows as the conventions say, and its bounds; large ones in tiles."""
+    """The right answer, empty rows as the conventions say, and its bounds."""
     if means.pieces is not None:
         def with_pieces(means: Conventions, changes: Sequence[StepChanges]) -> Answer:
             return Steps(case, means, (*changes_of_empty_rows(means), *changes)).answer()
@@ -69,13 +67,7 @@ def right_and_bounds(case: Case, means: Conventions, dtype: str) -> tuple[Answer
         if means.empty == "nan":
             measured = measured.each(np.add, nan_where_touched(case, means))
         return right_answer(case, means), AnswerBounds(*measured)
-    f = program(dtype, means)
-    if dtype == "float32" and case.bias is None and case.Q.shape[2] >= MANY_QUERIES:
-        plain = means.empty in (None, "zero") or case.seen(means).any(-1).all()
-        found = tiled_answer(case, means, f, *_stores(case)) if plain else None
-        if found is not None:
-            return found[0], AnswerBounds(*found[1])
-    off = AnswerBounds(*whole_bounds(case, means, f))
+    off = AnswerBounds(*whole_bounds(case, means, program(dtype, means)))
     if dtype in ("bfloat16", "float16"):
         off.deviations = deviations(case, means, dtype)
     return right_answer(case, means), off
@@ -93,7 +85,7 @@ def _stores(case: Case) -> tuple[int, int]:
 
 
 def whole_bounds(case: Case, means: Conventions, f: Model) -> Answer:
-    """The bounds, with all arrays as a whole."""
+    """How far off each entry may be."""
     (b, H, n, _), (G, m), (stores_n, stores_m) = case.Q.shape, case.K.shape[1:3], _stores(case)
     B, gamma, owner = case.B(means), case.gamma(means), case.owner(means)
     order = np.argsort(owner, kind="stable")  # heads that share keys stand side by side

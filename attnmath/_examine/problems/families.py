@@ -29,7 +29,7 @@ def peaked(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
     return 2 * Q, 2 * K, V, dO
 
 
-def shifted(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
+def offset(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
     """The same vector added to all keys, and one to all values: softmax does not see the first."""
     Q, K, V, dO = gaussian(rng, dtype, *shapes)
     return Q, K + 3 * rng.standard_normal(K.shape[-1]), V + 2, dO
@@ -58,7 +58,7 @@ def outliers(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
     return Q, K, V, dO
 
 
-def above_zero(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
+def positive(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
     """All numbers between 0 and 1: nothing cancels but in dA."""
     return tuple(rng.random(shape) for shape in shapes)
 
@@ -71,7 +71,7 @@ def large_negative_scores(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
     return Q + size, K - size, V, dO
 
 
-def far_apart(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
+def rows_far_apart(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
     """Scores far above 0 in one row and far below in the next: no largest score serves for all rows."""
     Q, K, V, dO = gaussian(rng, dtype, *shapes)
     size = 400.0 if dtype == "float64" else 80.0  # whose exponentials are numbers
@@ -80,19 +80,8 @@ def far_apart(rng: Rng, dtype: str, *shapes: tuple) -> Numbers:
     return Q, K, V, dO
 
 
-FAMILIES: dict[str, Callable[..., Numbers]] = {
-    "gaussian": gaussian,
-    "peaked": peaked,
-    "offset": shifted,
-    "tiny": tiny,
-    "ties": ties,
-    "outliers": outliers,
-    "positive": above_zero,
-    "large negative scores": large_negative_scores,
-    "rows far apart": far_apart,
-}
-
-
+FAMILIES: dict[str, Callable[..., Numbers]] = {f.__name__.replace("_", " "): f for f in (
+    gaussian, peaked, offset, tiny, ties, outliers, positive, large_negative_scores, rows_far_apart)}
 # Name (the family first), then b, H, G, n, m, d_k, d_v: different from each other where they may be.
 SETTINGS = [
     Draft("gaussian", (2, 3, 3, 5, 5, 16, 16)),
@@ -100,8 +89,7 @@ SETTINGS = [
     Draft("gaussian, n > m", (2, 3, 3, 11, 6, 16, 16)),
     Draft("gaussian, more items and heads", (4, 6, 6, 5, 7, 16, 16)),
     Draft("gaussian, one item and one head", (1, 1, 1, 5, 7, 16, 16)),
-    Draft("gaussian, heads of 64", (1, 2, 2, 5, 7, 64, 64)),
-    Draft("gaussian, heads of 128", (1, 2, 2, 5, 7, 128, 128)),
+    *(Draft(f"gaussian, heads of {d}", (1, 2, 2, 5, 7, d, d)) for d in (64, 128)),
     Draft("gaussian, strided inputs", (2, 3, 3, 5, 7, 16, 16), also=("strided inputs",)),
     Draft("gaussian, heads of 8, many", (1, 16, 16, 5, 7, 8, 8)),
     Draft("gaussian, heads of 32, many items", (9, 1, 1, 5, 7, 32, 32)),
@@ -156,13 +144,7 @@ SETTINGS = [
     Draft("gaussian, dropout, bias", (2, 3, 3, 7, 7, 16, 16), bias="heads", rho=0.25),
     Draft("gaussian, dropout, causal", (2, 3, 3, 9, 9, 16, 16), causal=True, rho=0.25),
     Draft("gaussian, dropout, scale", (2, 3, 3, 5, 7, 16, 16), scale=0.3, rho=0.25),
-    Draft("peaked", (2, 3, 3, 7, 11, 16, 16)),
-    Draft("offset", (2, 3, 3, 7, 11, 16, 16)),
-    Draft("tiny", (2, 3, 3, 7, 11, 16, 16)),
-    Draft("ties", (2, 3, 3, 7, 11, 16, 16)),
-    Draft("outliers", (2, 3, 3, 7, 11, 16, 16)),
-    Draft("positive", (2, 3, 3, 7, 11, 16, 16)),
-    Draft("large negative scores", (2, 3, 3, 7, 11, 16, 16)),
+    *(Draft(family, (2, 3, 3, 7, 11, 16, 16)) for family in [*FAMILIES][1:-1]),
     Draft("rows far apart", (2, 3, 3, 6, 11, 16, 16)),
     Draft("gaussian, tails of 17 and 33", (2, 3, 3, 17, 33, 16, 16)),
     Draft("gaussian, tails of 130 and 37", (2, 3, 3, 130, 37, 16, 16)),
@@ -175,8 +157,7 @@ SETTINGS = [
     Draft("outliers, tails of 65 and 130", (1, 2, 2, 65, 130, 16, 16)),
     Draft("gaussian, tails, groups, causal", (1, 6, 2, 67, 67, 16, 16), causal=True),
     Draft("gaussian, heads of 12", (2, 3, 3, 5, 7, 12, 12)),
-    Draft("gaussian, heads of 20", (1, 2, 2, 5, 7, 20, 20)),
-    Draft("gaussian, heads of 100", (1, 2, 2, 5, 7, 100, 100)),
+    *(Draft(f"gaussian, heads of {d}", (1, 2, 2, 5, 7, d, d)) for d in (20, 100)),
     Draft("gaussian, tails, groups", (1, 6, 2, 37, 133, 16, 16)),
     Draft("gaussian, tails, groups, mask", (2, 4, 2, 35, 131, 16, 16), mask="heads"),
     Draft("gaussian, tails, causal, n < m", (1, 2, 2, 70, 131, 16, 16), causal=True),

@@ -34,7 +34,7 @@ def several_times(
     """For each letter, several times the largest distance from what moved, for all entries alike."""
     allowed = {}
     for letter, x in right.items():
-        errors = [abs(other[letter] - x) for other in moved]
+        errors = [abs(y - x) for other in moved if (y := other.get(letter)) is not None]
         largest = max(float(size[np.isfinite(size)].max(initial=0.0)) for size in (*errors, u * abs(x)))
         allowed[letter] = np.where(np.isfinite(x), SEVERAL * largest + np.finfo(float).tiny, np.nan)
     return allowed

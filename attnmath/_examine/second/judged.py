@@ -8,7 +8,7 @@ import numpy as np
 
 from attnmath._examine.contract.functions import Fault
 from attnmath._examine.diagnosis.examination import Examination
-from attnmath._examine.diagnosis.extent import LEAST_JUDGED
+from attnmath._examine.diagnosis.extent import LEAST_JUDGED, broken_contract
 from attnmath._examine.problems.case import Case
 from attnmath._examine.problems.families import cases
 from attnmath._examine.report.report import UNLISTED, Finding, Report, TriedProblem
@@ -36,7 +36,7 @@ class Second:
         """The problems of the first derivatives with tangents at random; some with each tangent alone."""
         rng = np.random.default_rng([seed, 5])
         e, dtype = self.e, self.candidate.dtype
-        some = [c for c in cases(e.takes, dtype, seed, e.candidate.taken)
+        some = [c for c in cases(e.candidate.takes, dtype, seed, e.candidate.taken)
                 if not ("empty row" in c.traits and self.means.empty == "nan")]
         found = [with_tangents(c, dtype, rng) for c in some]
         for name in DOTS:
@@ -84,16 +84,12 @@ class Second:
 
     def wrong_in(self, case: Case) -> dict[str, np.ndarray]:
         """What is wrong in its answer to a problem that is not counted."""
-        failure = self.ask(case)
-        return failure.wrong if failure else {}
+        return getattr(self.ask(case), "wrong", {})
 
     def contract(self) -> list[Finding]:
         """What was broken, each kind once."""
         wrong = any(f.wrong for f in self.trials)
-        numpy = self.candidate.framework == "numpy"
-        first = {f.name: f for f in reversed(self.faults) if not (f.name == "not finite" and wrong) and not (
-            f.name == "dtype" and numpy and " float64," in f.sentence)}
-        return [Finding("contract", f.name, f"the {self.part}: {f.sentence}") for f in reversed(first.values())]
+        return broken_contract(self.faults, self.candidate.framework, wrong, f"the {self.part}: ")
 
     def refused(self) -> list[Finding]:
         """Too few problems judged; or the ones that it does not take, which is its right."""
