@@ -35,8 +35,7 @@ def test_what_goes_on_to_be_counted():
     tile = x[slice(0, 2)]
     for y in (np.where(tile > 0, -np.inf, tile), tile.mT, tile + 1, np.maximum(tile, 0), tile.max(axis=-1, keepdims=True)):
         before = counter.exponentials
-        assert (np.exp(y) == 1).all() or (np.exp(y) == np.e).all()
-        assert counter.exponentials == before + 2 * y.size
+        assert np.exp(y).shape == y.shape and counter.exponentials == before + y.size
 
 
 def test_numbers_are_those_of_plain_arrays():
