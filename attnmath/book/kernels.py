@@ -11,7 +11,7 @@ import numpy as np
 
 from attnmath._words.arrays import Array, T, exp, finite, log, namespace, nonzero, real, rowsum, shift, times
 from attnmath._words.tiles import cuts, larger, peak
-from attnmath.book.counting import result, sums
+from attnmath.book.counting import Slow, result, sums
 
 
 class Plan(NamedTuple):
@@ -283,5 +283,6 @@ def double_backward(Q_dot: Array, K_dot: Array, V_dot: Array, dO: Array, Q: Arra
 def zeros(like: Array) -> Array:
     """An array of zeros in slow memory, to be added to; where numbers are counted, in float32."""
     x = result(like, *like.shape, is_statistic=True)
-    getattr(x, "x", x)[...] = 0
+    room = x.x if isinstance(x, Slow) else x
+    room[...] = 0
     return x

@@ -139,7 +139,7 @@ def gpu_record() -> dict[str, Any] | None:
 def gpu_table(data: dict | None) -> Any:
     """What was measured on a GPU, a row for each of data["rows"], which have the same names in the same order."""
     if data is None:
-        return as_table("| Not measured on a GPU. |")
+        return as_table("| on a GPU |\n| --- |\n| not measured |")
     first, *names = data["rows"][0]
     rows = [[str(row[name]) for name in (first, *names)] for row in data["rows"]]
     lines = [[first, *names], ["---"] + ["---:"] * len(names), *rows]

@@ -5,11 +5,12 @@ import numpy as np
 from attnmath.book.counted import PASSES, TILES_OF_SCORES, counted, working_set
 from attnmath.book.kernels import Plan
 from attnmath.page.scenes.cast import Cast, counts, drawn, made, positive
-from attnmath.page.scenes.settings import divided, setting, three, zero
+from attnmath.page.scenes.settings import divided, filling, setting, three, zero
 
 from ._dropout import dropped, no_dropout
 
 calm = divided(2, "Q", "K", "c")  # so that no exponential is large
+calm_tiles = divided(2, "Q", "K")
 held = zero("dot B")  # a mask does not move
 
 
@@ -45,8 +46,8 @@ def diagonal(values: dict, sizes: dict) -> None:
     """Causal: later tiles hidden, those on the diagonal cut, if tiles of queries and of keys are as many."""
     B = values["B"]
     rows, columns, n, m = B.shape
-    later, own = (x[:, :, None, None] for x in (np.arange(columns) > np.arange(rows)[:, None], np.eye(rows, columns) > 0))
-    values["B"] = np.where(later | own & ~np.tri(n, m, dtype=bool), -np.inf, B)
+    ahead = (np.arange(columns) - np.arange(rows)[:, None])[:, :, None, None]
+    values["B"] = np.where((ahead > 0) | (ahead == 0) & ~np.tri(n, m, dtype=bool), -np.inf, B)
 
 
 GRID = Cast(
@@ -58,10 +59,9 @@ GRID = Cast(
     constants=("gamma", "R"),
     has_second=True,
     settings=(
-        setting("tiles of 2 × 3", 1011, divided(2, "Q", "K"), held, dropped),
-        setting("tiles of 2 × 2", 1012, divided(2, "Q", "K"), held, dropped, n=2, m=2, d_k=4, d_v=5, S=3, T=2),
-        setting("tiles of 4 × 2, causal", 1013, divided(2, "Q", "K"), held, dropped, diagonal, n=4, m=2, d_k=5, d_v=3,
-                S=3, T=3),
+        setting("tiles of 2 × 3", 1011, calm_tiles, held, dropped),
+        setting("tiles of 2 × 2", 1012, calm_tiles, held, dropped, n=2, m=2, d_k=4, d_v=5, S=3, T=2),
+        setting("tiles of 4 × 2, causal", 1013, calm_tiles, held, dropped, diagonal, n=4, m=2, d_k=5, d_v=3, S=3, T=3),
     ),
 )
 
@@ -75,7 +75,8 @@ BASE = Cast(
 )
 
 
-def run(values: dict, sizes: dict, *, tile: tuple, tiles: tuple, d_k: int, d_v: int) -> None:
+@filling
+def ran(values: dict, sizes: dict, *, tile: tuple, tiles: tuple, d_k: int, d_v: int) -> None:
     """The sizes of a run, and what it counted."""
     a, b = tile
     n, m = (size * count for size, count in zip(tile, tiles))
@@ -89,10 +90,6 @@ def run(values: dict, sizes: dict, *, tile: tuple, tiles: tuple, d_k: int, d_v: 
     numbers = {"n": n, "m": m, "a": a, "b": b, "d_k": d_k, "d_v": d_v, "beta": found[0].itemsize}
     values |= {letter: np.array([[float(number)]]) for letter, number in numbers.items()}
     values |= {letter: np.array([row], dtype=float) for letter, row in rows.items()}
-
-
-def ran(**sizes: object) -> object:
-    return lambda values, _: run(values, _, **sizes)
 
 
 COUNTED = Cast(

@@ -7,15 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnmath import (
-    attention,
-    attention_jvp,
-    attention_vjp,
-    attention_vjp_vjp,
-    check_jvp,
-    check_vjp,
-    prove,
-)
+from attnmath import attention, attention_jvp, attention_vjp, attention_vjp_vjp, check_jvp, check_vjp, prove
 from attnmath.book import kernels
 from attnmath.book.kernels import Plan
 
