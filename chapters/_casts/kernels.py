@@ -61,7 +61,7 @@ GRID = Cast(
     settings=(
         setting("tiles of 2 × 3", 1011, calm_tiles, held, dropped),
         setting("tiles of 2 × 2", 1012, calm_tiles, held, dropped, n=2, m=2, d_k=4, d_v=5, S=3, T=2),
-        setting("tiles of 4 × 2, causal", 1013, calm_tiles, held, dropped, diagonal, n=4, m=2, d_k=5, d_v=3, S=3, T=3),
+        setting("tiles of 4 × 2, causal", 1013, calm_tiles, held, dropped, diagonal, n=4, m=2, d_k=5, S=3, T=3),
     ),
 )
 
