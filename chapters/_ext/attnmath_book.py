@@ -305,6 +305,13 @@ def mend_roles(app, pagename, templatename, context, doctree):
         context["body"] = context["body"].replace('role="doc-biblioentry"', 'role="listitem"')
 
 
+def nest_modules(app, pagename, templatename, context, doctree):
+    """In the overview of the modules, a list within a list stands within an entry; Sphinx puts it beside them."""
+    if pagename == "_modules/index":
+        body, end, after = context["body"].rpartition("</ul>")
+        context["body"] = body.replace("</li>\n<ul>", "\n<ul>").replace("</ul>", "</ul></li>") + end + after
+
+
 def note_explorer(app, docname, source):
     if EXPLORER in source[0]:
         app.env.note_dependency(str(HERE / "explorer.html"))
@@ -361,6 +368,7 @@ def setup(app):
     app.connect("autodoc-process-docstring", link_docstring)
     app.connect("html-page-context", add_buttons, priority=600)   # after the theme's own buttons
     app.connect("html-page-context", mend_roles)
+    app.connect("html-page-context", nest_modules)
     app.connect("source-read", note_explorer)
     app.connect("html-page-context", add_explorer)
     app.connect("html-page-context", drop_thebe, priority=900)
