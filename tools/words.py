@@ -17,6 +17,7 @@ TO_THE_EXERCISES = re.compile(r"[\s\S]*?(?=^## Exercises$|\Z)", re.M)
 TO_THE_RULE = re.compile(r"[\s\S]*?^## The rule$[\s\S]*?(?=^## )", re.M)    # for dQ, dK, dV, in attention.md
 LIMIT, LONGER, WAY_LIMIT = 1800, 2500, 6500
 PARTS_LONGER = ("The sources, settled", "Reference")
+STEMS_LONGER = ("kernels", "rounding")
 MADE = ("ledger", "museum", "errata", "cheat_sheet", "sources", "api", "bibliography")    # written by tools
 
 FRONT = re.compile(r"\A---\n.*?\n---\n", re.S)
@@ -60,7 +61,7 @@ def chapters(root):
 def limits(root):
     """(stem, words, limit) for each page that people write."""
     for part, stem in chapters(root):
-        longer = part in PARTS_LONGER or stem == "rounding"
+        longer = part in PARTS_LONGER or stem in STEMS_LONGER
         yield stem, words(root / "chapters" / f"{stem}.md"), LONGER if longer else LIMIT
 
 

@@ -130,6 +130,22 @@ def on_paper(each: dict) -> tuple[float, float]:
     return (ranks - 1) * blocks * (k + v) * own, (ranks - 1) / ranks * exchanged * own
 
 
+def gpu_record() -> dict[str, Any] | None:
+    """The record of benchmarks/gpu.py, None if there is none."""
+    path = files("attnmath.book").joinpath("gpu.json")
+    return json.loads(path.read_text("utf-8")) if path.is_file() else None
+
+
+def gpu_table(data: dict | None) -> Any:
+    """What was measured on a GPU, a row for each of data["rows"], which have the same names in the same order."""
+    if data is None:
+        return as_table("| on a GPU |\n| --- |\n| not measured |")
+    first, *names = data["rows"][0]
+    rows = [[str(row[name]) for name in (first, *names)] for row in data["rows"]]
+    lines = [[first, *names], ["---"] + ["---:"] * len(names), *rows]
+    return as_table("\n".join("| " + " | ".join(line) + " |" for line in lines))
+
+
 def _table(first: str, heads: Any, rows: dict) -> Any:
     top = [first, *map(str, heads)]
     lines = [top, ["---"] + ["---:"] * len(heads), *([name, *cells] for name, cells in rows.items())]
