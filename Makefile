@@ -40,7 +40,7 @@ COMPARED = changed=$$($(PY) tools/nb.py changed); [ -z "$$changed" ] || $(KERNEL
 CHECKS := $(DONE)/pairs $(DONE)/ledger $(DONE)/made $(DONE)/pages $(DONE)/notebooks
 LEDGER := chapters/ledger.md
 
-.PHONY: book test test-adapters check html chapter chapter-rows chapter-notebook env lab notebooks text ledger fresh-ledger pages museum trained second-order rounding ring misprints proofs portable lint mutants exact-mutants identities wild wheel accessible kernels clean help
+.PHONY: book test test-adapters check html chapter chapter-rows chapter-notebook env lab notebooks text ledger fresh-ledger pages museum trained second-order rounding ring misprints proofs portable lint mutants exact-mutants identities wild wheel accessible kernels kernels-slice clean help
 
 help:
 	@echo 'make book        check every page and notebook, then build _build/html'
@@ -66,6 +66,7 @@ help:
 	@echo 'make portable    do the stored outputs hold on an old processor?'
 	@echo 'make accessible  axe-core on every built page, in headless Chromium; the page that moves, moved'
 	@echo 'make kernels     the Triton kernels in the interpreter, and compiled; installs Triton (quarter of an hour)'
+	@echo 'make kernels-slice  what tells most of it, in three minutes'
 	@echo 'make mutants     mutation testing of the formula modules (long)'
 	@echo 'make exact-mutants  every small change of a formula function, judged by exact arithmetic (minutes)'
 	@echo 'make identities  collected identities, false ones at 100 seeds each: none may be proved (half an hour)'
@@ -239,7 +240,12 @@ test-adapters: $(ENV)/.ready-adapters
 # The Triton kernels without a GPU: in Triton's interpreter, then compiled for three generations of chips.
 kernels: $(ENV)/.ready-gpu
 	TRITON_INTERPRET=1 $(PY) -m pytest --quiet -n $(JOBS) --dist worksteal tests/torch/test_triton.py
-	$(PY) benchmarks/compiled.py --dtypes bfloat16 --sizes 64 128 --options causal
+	$(PY) benchmarks/compiled.py --jobs $(JOBS)
+
+# What tells most, in three minutes.
+kernels-slice: $(ENV)/.ready-gpu
+	TRITON_INTERPRET=1 $(PY) -m pytest --quiet -n $(JOBS) --dist worksteal -m telling tests/torch/test_triton.py
+	$(PY) benchmarks/compiled.py --slice --jobs $(JOBS)
 
 accessible: $(ENV)/.ready-accessible $(DONE)/html
 	$(PY) tools/accessible.py _build/html --jobs $(JOBS)

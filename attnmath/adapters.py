@@ -88,7 +88,7 @@ def jvp_flash_attention(attention: Any = None) -> dict[str, Any]:
 def rcm_attention(attention: Callable[..., Any]) -> dict[str, Any]:
     """A kernel that takes tangents as arguments, as that of NVlabs/rcm, for examine(**rcm_attention(attention)).
 
-    attention(q, k, v, tq, tk, tv, causal, sm_scale) -> o, to, all of (b, H, n, d): the arguments of examine
+    attention(q, k, v, tq, tk, tv, sm_scale) -> o, to, all of (b, H, n, d): the arguments of examine
 
     With zeros as tangents it is the function whose gradients are examined. Raises ImportError
     where PyTorch is not installed.
@@ -96,15 +96,13 @@ def rcm_attention(attention: Callable[..., Any]) -> dict[str, Any]:
     """
     zeros = _found("torch").zeros_like
 
-    def fn(q: Any, k: Any, v: Any, causal: bool = False, sm_scale: float | None = None) -> Any:
-        return attention(q, k, v, zeros(q), zeros(k), zeros(v), causal, sm_scale)[0]
+    def fn(q: Any, k: Any, v: Any, sm_scale: float | None = None) -> Any:
+        return attention(q, k, v, zeros(q), zeros(k), zeros(v), sm_scale)[0]
 
-    def jvp(q: Any, k: Any, v: Any, q_dot: Any, k_dot: Any, v_dot: Any, causal: bool = False,
-            sm_scale: float | None = None) -> tuple[Any, Any]:
-        return tuple(attention(q, k, v, q_dot, k_dot, v_dot, causal, sm_scale))
+    def jvp(q: Any, k: Any, v: Any, q_dot: Any, k_dot: Any, v_dot: Any, sm_scale: float | None = None) -> Any:
+        return tuple(attention(q, k, v, q_dot, k_dot, v_dot, sm_scale))
 
-    options = dict(causal="causal", scale="sm_scale")
-    return dict(fn=fn, jvp=jvp, options=options, framework="torch", layout="bhsd")
+    return dict(fn=fn, jvp=jvp, options=dict(scale="sm_scale"), framework="torch", layout="bhsd")
 
 
 def _found(name: str) -> ModuleType:

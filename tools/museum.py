@@ -24,12 +24,18 @@ from museum_page import faults, page, rows_of  # noqa: E402
 TABLE = ROOT / "attnmath" / "book" / "museum.json"
 PAGE = ROOT / "chapters" / "museum.md"
 DATA = ROOT / "chapters" / "museum.yml"
+PUBLISHED = ROOT / "attnmath" / "book" / "published.json"
 RIGHT = "right"  # the row of a program without a mistake
 
 
 def exhibits() -> list[dict]:
     """The entries of the museum, in its order."""
     return yaml.safe_load(DATA.read_text("utf-8"))
+
+
+def published() -> list[dict]:
+    """What benchmarks/published.py has recorded."""
+    return json.loads(PUBLISHED.read_text("utf-8")) if PUBLISHED.exists() else []
 
 
 def accepted(name: str, shows: list[str]) -> dict[str, bool]:
@@ -115,7 +121,7 @@ def stale() -> list[str]:
     texts = [p.read_text("utf-8") for p in (ROOT / "chapters").glob("[!_]*.md")]
     labels = {label for text in texts for label in register.labels(text)}
     found = [f"chapters/museum.yml: {x}" for x in faults(exhibits(), table, labels, [*RULES, "bound"])]
-    if not found and PAGE.read_text("utf-8") != page(exhibits(), table):
+    if not found and PAGE.read_text("utf-8") != page(exhibits(), table, published()):
         found = ["chapters/museum.md is stale; run python tools/museum.py page"]
     return found
 
@@ -135,7 +141,7 @@ def main() -> int:
         TABLE.write_text(json.dumps(table, indent=1) + "\n", "utf-8")
     table = json.loads(TABLE.read_text("utf-8"))
     if len(rows_of(table)) == len(exhibits()):
-        PAGE.write_text(page(exhibits(), table), "utf-8")
+        PAGE.write_text(page(exhibits(), table, published()), "utf-8")
     return 0
 
 

@@ -1,6 +1,7 @@
 """The page of the exhibits, chapters/museum.md, from the data and the table; and what is wrong with the data."""
 
 import re
+from collections.abc import Sequence
 from itertools import groupby
 
 HEAD = """# The collection
@@ -13,6 +14,15 @@ small program, and given to the rules of {{doc}}`bugs` and to `examine`, in floa
 at the end, to `examine` alone. A rule *accepts* a mistake if it passes; a rule that refuses the right program in
 the same setting is not counted. Where `examine` says `unnamed` or `more`, it has found something, and where it is,
 for which it has no name.
+"""
+PUBLISHED = """## Published kernels
+
+Triton kernels as they were published, run in Triton's interpreter on a processor and judged by
+`examine` (`benchmarks/published.py`, whose record this is). Of a kernel nothing was changed but what is named: the
+driver, which is asked for a chip. What a compiler or a GPU makes of them is not judged.
+
+| kernel | case | `examine` says | changed |
+| --- | --- | --- | --- |
 """
 NOTES = {"rings": """Attention over several processes, each with its own tokens. Each exhibit is a case of
 `tests/wild/rings_wrong.py`, written anew, and `examine` called it in float32 on as many processes as are named.
@@ -30,15 +40,25 @@ SHOWS = {  # what a problem needs, in words
 }
 
 
-def page(exhibits: list[dict], table: dict) -> str:
-    """The whole page."""
+def page(exhibits: list[dict], table: dict, published: Sequence[dict] = ()) -> str:
+    """The whole page; published: the record of benchmarks/published.py."""
     threads = {(t["repo"], t["number"]) for e in exhibits for t in e["threads"]}
     lines = [HEAD.format(count=len(exhibits), threads=len(threads))]
     for family, some in groupby(exhibits, key=lambda e: e["family"]):
         lines += [f"## {capital(family)}", "", *([NOTES[family]] if family in NOTES else [])]
         for entry in some:
             lines += exhibit(entry, table)
+    if published:
+        lines.append(PUBLISHED + "\n".join(map(published_row, published)))
     return "\n".join(lines).rstrip() + "\n"
+
+
+def published_row(row: dict) -> str:
+    """One kernel in one case, at a commit: the verdict, and what was found wrong."""
+    link = f"[{row['repository']}](https://github.com/{row['repository']}/tree/{row['commit']})"
+    wrong = "; ".join(f["title"] for f in row["findings"] if f["kind"] not in ("convention", "hazard"))
+    said = f"{row['verdict']}, {row['problems']} problems" + (f": {escaped(wrong)}" if wrong else "")
+    return f"| {link} | {row['case']}, {row['dtype']} | {said} | {row['patched']} |"
 
 
 def exhibit(entry: dict, table: dict) -> list[str]:

@@ -3,10 +3,10 @@
 This is the one place that decides. What PyTorch's kernels do not do of the output, of first
 derivatives, tangents and second derivatives, the Triton kernels do (pip install
 'attnmath[gpu]'): on CUDA devices from compute capability 8.0 on, and in Triton's interpreter
-(TRITON_INTERPRET=1) on a processor, for float32, bfloat16 and float16 and heads of up to 256.
-They are tested in the interpreter and compiled ahead of time, and have not run on a GPU. What
-they do not take, the strips do with the same answer; where Triton is missing, too old or
-fails, one warning says why.
+(TRITON_INTERPRET=1) on a processor, in bfloat16 and float16 for heads of up to 256, in float32 of
+up to 128, of second derivatives 64, above which they would spill registers. They are tested in the
+interpreter and compiled ahead of time, and have not run on a GPU. What they do not take, the strips
+do with the same answer; where Triton is missing, too old or fails, one warning says why.
 """
 
 import warnings
@@ -26,8 +26,8 @@ from attnmath.torch.products import Derivatives
 from attnmath.torch.tiles import broadcast_leading
 
 OLDEST = 3, 7
-DTYPES = torch.float32, torch.bfloat16, torch.float16
-LARGEST_HEAD = 256
+LARGEST_HEAD = {torch.float32: 128, torch.bfloat16: 256, torch.float16: 256}  # triton_blocks.py says why
+OF_SECOND = LARGEST_HEAD | {torch.float32: 64}
 FAR = 2**31  # the kernels count in 32 bits within a head
 CAPABILITY = 8, 0
 
@@ -89,7 +89,7 @@ def tried(name: str, how: How, *x: Tensor | None, **options: Any) -> Any:
         return None
     sizes = (y if y is None else (y.dtype, y.shape[-1]) for y in x[-5:])
     key = name, *sizes, how.softcap is None, not how.dropout
-    if key in failed or not takes(how, *x):
+    if key in failed or not takes(name, how, *x):
         return None
     try:
         return program(name)(*x, how, **options)
@@ -138,12 +138,13 @@ def interpreted() -> bool:
     return bool(import_module("attnmath.torch.triton_tile").INTERPRETED.value)
 
 
-def takes(how: How, *x: Tensor | None) -> bool:
+def takes(name: str, how: How, *x: Tensor | None) -> bool:
     """Whether the kernels can do it; Q, K, V, B, S stand last."""
     given = [y for y in x if y is not None]
     Q, K, V = (y for y in x[-5:-2] if y is not None)
     lead, (n, d_k), (m, d_v) = broadcast_leading(*given), Q.shape[-2:], V.shape[-2:]
-    if Q.dtype not in DTYPES or max(d_k, d_v) > LARGEST_HEAD or 0 in (*lead, n, m, d_k, d_v):
+    largest = OF_SECOND if name == "second" else LARGEST_HEAD
+    if max(d_k, d_v) > largest.get(Q.dtype, 0) or 0 in (*lead, n, m, d_k, d_v):
         return False
     if any(1 + sum((a - 1) * b for a, b in zip(y.shape[-2:], y.stride()[-2:])) >= FAR for y in given):
         return False

@@ -152,7 +152,8 @@ class Call:
 
     def launch(self, kind: str, kernel: Any, rows: Any, heads: int, *results: Any) -> None:
         D_K, D_V = (max(16, triton.next_power_of_2(d)) for d in (self.d_k, self.d_v))
-        cut = blocks(kind, max(D_K, D_V), self.dtype)
+        more = self.inputs.B is not None or self.constants.seed is not None
+        cut = blocks(kind, max(D_K, D_V), self.dtype, more)
         if kind == "tiles":
             count = triton.cdiv(rows[0], cut.rows) * triton.cdiv(rows[1], cut.keys)
         else:

@@ -160,3 +160,10 @@ def test_a_fault_of_the_data_is_found(change, found):
 def test_titles_have_no_mark_up_of_their_own_but_code():
     assert museum_page.escaped("a_b [c] `d_e` <f>") == "a\\_b \\[c\\] `d_e` \\<f\\>"
     assert museum_page.escaped("a `b") == "a \\`b"
+
+
+def test_a_published_kernel_is_told_with_its_commit_and_what_is_wrong():
+    row = dict(repository="a/b", commit="0" * 40, case="causal", dtype="float32", verdict="wrong", problems=7, patched="the driver",
+               findings=[dict(kind="unnamed", title="O is wrong"), dict(kind="convention", title="takes n = 64")])
+    assert museum_page.published_row(row) == (
+        f"| [a/b](https://github.com/a/b/tree/{'0' * 40}) | causal, float32 | wrong, 7 problems: O is wrong | the driver |")

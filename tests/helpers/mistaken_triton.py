@@ -109,6 +109,15 @@ MISTAKES = {
 }
 
 
+TELLING = {  # one in each kernel
+    "output": "s not brought to the new largest score",
+    "output_jvp": "mu not brought to the new largest score",
+    "by_rows": "D not brought to the new largest score",
+    "by_columns": "dA^T Q_dot dropped",
+    "by_tiles": "of heads that share a bias the first one alone",
+}
+
+
 @contextmanager
 def mistaken(name, folder):
     """The module that calls the kernels, with one mistake in them."""

@@ -115,8 +115,8 @@ class Dual:
 def rcm(wrong=""):
     """A kernel with the signature of NVlabs/rcm."""
 
-    def attention(q, k, v, tq, tk, tv, causal=False, sm_scale=None):
-        return plain(q, k, v, None, causal, sm_scale), jvp_with(wrong)(q, k, v, tq, tk, tv, None, causal, sm_scale)
+    def attention(q, k, v, tq, tk, tv, sm_scale=None):
+        return plain(q, k, v, scale=sm_scale), jvp_with(wrong)(q, k, v, tq, tk, tv, scale=sm_scale)
 
     return attention
 

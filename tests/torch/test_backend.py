@@ -85,21 +85,28 @@ def test_memory_that_is_used_up_is_said_as_such():
 
 
 @pytest.mark.parametrize("x", [
-    [Q.double()] * 3, [torch.ones(1, 5, 257)] * 3, [torch.ones(1, 0, 4), torch.ones(1, 5, 4), torch.ones(1, 5, 4)],
-    [torch.ones(1, 5, 4), *[torch.ones(1, 0, 4)] * 2],
+    [Q.double()] * 3, [torch.ones(1, 5, 129)] * 3, [torch.ones(1, 5, 257, dtype=torch.bfloat16)] * 3,
+    [torch.ones(1, 0, 4), torch.ones(1, 5, 4), torch.ones(1, 5, 4)], [torch.ones(1, 5, 4), *[torch.ones(1, 0, 4)] * 2],
 ])
 def test_what_no_kernel_takes(x):
     with patch.object(backend, "interpreted", lambda: True):
-        assert not backend.takes(How(1.0), *x, None, None)
-        assert backend.takes(How(1.0), Q, K, V, None, None)
+        assert not backend.takes("forward", How(1.0), *x, None, None)
+        assert backend.takes("forward", How(1.0), Q, K, V, None, None)
 
 
 def test_on_a_processor_it_takes_the_interpreter():
     with patch.object(backend, "interpreted", lambda: False):
-        assert not backend.takes(How(1.0), Q, K, V, None, None)
+        assert not backend.takes("forward", How(1.0), Q, K, V, None, None)
 
 
 @pytest.mark.parametrize("name", ["cuda", "", 3])
 def test_another_backend_is_refused(name):
     with pytest.raises(ValueError, match=f"backend is {name!r}; it needs None or 'triton'"):
         attention(Q, K, V, backend=name)
+
+
+def test_second_derivatives_of_wide_heads_in_float32_are_those_of_the_strips():
+    wide, half = [torch.ones(1, 5, 65)] * 3, [torch.ones(1, 5, 65, dtype=torch.bfloat16)] * 3
+    with patch.object(backend, "interpreted", lambda: True):
+        assert [backend.takes(name, How(1.0), *wide, None, None) for name in ("jvp", "second")] == [True, False]
+        assert backend.takes("second", How(1.0), *half, None, None)

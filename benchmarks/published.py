@@ -1,0 +1,206 @@
+"""Published Triton kernels before the checker, in Triton's interpreter: needs no GPU, and clones of the kernels.
+
+    TRITON_INTERPRET=1 python benchmarks/published.py --clones DIR              all that lie there
+    TRITON_INTERPRET=1 python benchmarks/published.py --clones DIR jvp_flash_attention:causal --write
+
+DIR holds the clones under their own names: DIR/jvp_flash_attention, DIR/rcm, DIR/triton,
+DIR/sink-flash-attention-kernel. Nothing of them is changed but what a GPU or its driver would answer, and
+autotuning takes the first configuration that it is given. With --write the verdicts go into
+attnmath/book/published.json, which the museum shows.
+"""
+
+import argparse
+import importlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import attnmath
+from attnmath import adapters, examine
+
+KEPT = Path(attnmath.__file__).parent / "book" / "published.json"
+
+
+class Processor:
+    """What kernels ask of the driver, on a processor."""
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def get_current_target(self) -> Any:
+        return types.SimpleNamespace(backend="none", arch=0, warp_size=32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+class First:
+    """A kernel with the first configuration of those that it would be tuned with."""
+
+    def __init__(self, kernel: Any, config: Any) -> None:
+        self.kernel, self.sizes = kernel, config.kwargs
+
+    def __getitem__(self, grid: Any) -> Callable:
+        def run(*given: Any, **named: Any) -> Any:
+            of = (lambda meta: grid({**self.sizes, **meta})) if callable(grid) else grid
+            return self.kernel[of](*given, **named, **self.sizes)
+
+        return run
+
+
+def on_a_processor() -> None:
+    """Once, before a kernel is imported."""
+    import triton
+    from triton.runtime import driver
+
+    driver.set_active(Processor())
+    triton.autotune = lambda configs, key, **_: lambda kernel: First(kernel, configs[0])
+
+
+def module(path: Path) -> Any:
+    name = "published_" + path.stem.replace("-", "_")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec and spec.loader
+    sys.modules[name] = found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+def jvp_flash_attention(clone: Path, case: str) -> dict:
+    sys.path.insert(0, str(clone))
+    attention = importlib.import_module("jvp_flash_attention.jvp_attention").JVPAttn
+    if case != "bias":
+        return adapters.jvp_flash_attention(attention)
+
+    def fn(q: Any, k: Any, v: Any, bias: Any = None) -> Any:
+        """Without its check that a mask of numbers hides something, by -100."""
+        full = None if bias is None else bias.expand(*q.shape[:-1], k.shape[-2]).to(q.dtype)
+        return attention.apply(q, k, v, None, None, None, full, 0.0, False, None, True, True, False)[0]
+
+    return dict(fn=fn, framework="torch", layout="bhsd")
+
+
+def rcm(clone: Path, case: str) -> dict:
+    """Its gradients are those of flash_attn, which needs a GPU: here the same, written out, of its log-sum-exp."""
+    def backward(do: Any, q: Any, k: Any, v: Any, o: Any, L: Any, dq: Any, dk: Any, dv: Any,
+                 softmax_scale: float = 1.0) -> None:
+        do, q, k, v, o = (x.transpose(1, 2) for x in (do, q, k, v, o))
+        P = torch.exp(softmax_scale * q @ k.mT - L[..., None])
+        dA = P * (do @ v.mT - (do * o).sum(-1, keepdim=True))
+        found = softmax_scale * dA @ k, softmax_scale * dA.mT @ q, P.mT @ do
+        for room, x in zip((dq, dk, dv), found):
+            room.copy_(x.transpose(1, 2))
+
+    for name in ("flash_attn", "flash_attn.flash_attn_interface"):
+        sys.modules.setdefault(name, types.ModuleType(name))
+    interface: Any = sys.modules["flash_attn.flash_attn_interface"]
+    interface._flash_attn_backward = interface._flash_attn_varlen_backward = backward
+    return adapters.rcm_attention(module(clone / "rcm" / "utils" / "flash_attention_jvp_triton.py").attention)
+
+
+def triton_tutorial(clone: Path, case: str) -> dict:
+    """The tutorial on fused attention of triton-lang/triton, as a fork of it has it."""
+    attention = module(clone / "python" / "tutorials" / "06-fused-attention.py").attention
+
+    def fn(q: Any, k: Any, v: Any, causal: bool = False, scale: float | None = None) -> Any:
+        return attention(q, k, v, causal, q.shape[-1] ** -0.5 if scale is None else scale, False)
+
+    return dict(fn=fn, framework="torch", layout="bhsd")
+
+
+def sink_flash_attention(clone: Path, case: str) -> dict:
+    """Always causal; without sink tokens and with a window of all its rows it is plain causal attention."""
+    attention = module(clone / "sink_attention" / "sink_flash_attention.py").sink_flash_attention
+
+    def fn(q: Any, k: Any, v: Any) -> Any:
+        return attention(q, k, v, num_sink=0, window_size=64)
+
+    return dict(fn=fn, framework="torch", layout="bhsd")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Where it lies, how it is called, with which sizes, and the options of each case."""
+
+    repository: str
+    load: Callable[[Path, str], dict]
+    sizes: dict
+    cases: dict
+    dtype: str = "float32"
+    patched: str = "the driver"
+
+
+SQUARE = dict(b=1, H=1, G=1, n=64, m=64, d_k=32, d_v=32)
+KERNELS = {
+    "jvp_flash_attention": Kernel(
+        "amorehead/jvp_flash_attention", jvp_flash_attention, SQUARE,
+        {"plain": dict(scale="sm_scale"), "causal": dict(causal="causal"), "boolean mask": dict(mask="attn_mask"),
+         "bias": dict(bias="bias")}),
+    "rcm": Kernel(
+        "NVlabs/rcm", rcm, dict(b=1, H=2, G=2, n=40, m=40, d_k=16, d_v=16), {"plain": dict(scale="sm_scale")},
+        patched="the driver; autotuning; flash_attn's backward pass, written out"),
+    "triton": Kernel(
+        "lightseekorg/triton", triton_tutorial, dict(b=1, H=1, G=1, n=128, m=128, d_k=64, d_v=64),
+        {"plain": dict(scale="scale"), "causal": dict(causal="causal")}, dtype="float16",
+        patched="the driver; autotuning"),
+    "sink-flash-attention-kernel": Kernel(
+        "RulinShao/sink-flash-attention-kernel", sink_flash_attention, SQUARE, {"causal": {}}),
+}
+
+
+def judged(name: str, case: str, clone: Path) -> dict:
+    """What examine says of one kernel in one case."""
+    kernel = KERNELS[name]
+    how = kernel.load(clone, case) | dict(options=kernel.cases[case])
+    report = examine(**how, sizes=kernel.sizes, dtype=kernel.dtype, seed=0, smallest=False,
+                     time_limit=900, progress=False)
+    findings = [dict(kind=f.kind, name=f.name, title=f.title, where=f.where) for f in report.findings]
+    return dict(kernel=name, repository=kernel.repository, commit=commit(clone), case=case, dtype=kernel.dtype,
+                sizes=kernel.sizes, patched=kernel.patched, verdict=report.verdict, sentence=report.sentence,
+                problems=len(report.problems), findings=findings)
+
+
+def commit(clone: Path) -> str:
+    """Of the clone; of a folder without one, what stands in its file COMMIT."""
+    if (clone / "COMMIT").exists():
+        return (clone / "COMMIT").read_text("utf-8").strip()
+    return subprocess.run(["git", "-C", clone, "rev-parse", "HEAD"], capture_output=True, text=True,
+                          check=True).stdout.strip()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clones", type=Path, required=True)
+    parser.add_argument("--write", action="store_true", help=f"into {KEPT.name}, beside what is there")
+    parser.add_argument("only", nargs="*", metavar="kernel:case")
+    given = parser.parse_args()
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        parser.error("this needs TRITON_INTERPRET=1")
+    on_a_processor()
+    for name, kernel in KERNELS.items():
+        for case in kernel.cases:
+            if given.only and f"{name}:{case}" not in given.only or not (given.clones / name).is_dir():
+                continue
+            row = judged(name, case, given.clones / name)
+            print(json.dumps(row, indent=1), flush=True)
+            if given.write:
+                kept = json.loads(KEPT.read_text("utf-8")) if KEPT.exists() else []
+                kept = [old for old in kept if (old["kernel"], old["case"]) != (name, case)]
+                KEPT.write_text(json.dumps([*kept, row], indent=1) + "\n", "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
