@@ -27,7 +27,7 @@ def with_parameters(e: Any, report: Report) -> Report:
 
 def chosen(e: Any) -> list[Case]:
     """Two problems: a plain one, and a causal one where it may be causal."""
-    some = [c for c in cases(e.takes, "float64", e.seed, e.candidate.taken) if c.sizes["m"] > 1]
+    some = [c for c in cases(e.candidate.takes, "float64", e.seed, e.candidate.taken) if c.sizes["m"] > 1]
     causal = [c for c in some if c.traits >= {"gaussian", "causal"} and not c.traits & {"groups", "scale"}]
     return [*plain_cases(some)[:1], *causal[:1]]
 
