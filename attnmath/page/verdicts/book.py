@@ -127,13 +127,14 @@ class Book:
     def derivation(self, display: Display) -> Display | None:
         """What argues for an inequality: a `why:` of its name, above it on its page, that ends with the same.
 
-        Each side of each inequality has to stand in a chain of the derivation, of the same letters.
+        Each side of each inequality has to stand in a chain of the derivation, of the same letters: of a cast
+        in which the display holds as well.
         """
         found = self.displays.get(f"why:{display.name}")
         if display.kind == "why" or not (found and found.has_inequality and display.has_inequality):
             return None
         is_above = found.path == display.path and found.line < display.line
-        if not is_above or self.cast_of(found) is not self.cast_of(display):
+        if not is_above or self.cast_of(found) not in self.casts_of(display):
             return None
         derived = inequalities(found.statements, chained=True)
         return found if all(one in derived for one in inequalities(display.statements)) else None
