@@ -1,6 +1,7 @@
 """What benchmarks/second_order.py, rounding.py and ring.py have measured: tables and a figure."""
 
 import json
+from collections.abc import Iterable
 from importlib.resources import files
 from typing import Any
 
@@ -59,7 +60,7 @@ def sharpness_table(data: dict) -> Any:
             for letter, name in letters.items()}
     outside = data["programs"]["PyTorch, flash"]
     rows["$L$ of PyTorch, flash"] = ["{:.2f} ({})".format(*outside[dtype]["L"]) for dtype in heads]
-    return _table("error over bound", heads, rows)
+    return _table("error over bound", heads, rows.items())
 
 
 def machine(data: dict) -> str:
@@ -81,7 +82,7 @@ def ratio_table(data: dict, heads: int = 1) -> Any:
         return "" if None in pair else "{:.2f} ({:.2f})".format(*(each[0] for each in pair))
 
     rows = {row: [cell(name, n) for n in TOKEN_COUNTS] for row, name in RATIO_ROWS.items()}
-    return _table("time of, by n", TOKEN_COUNTS, rows)
+    return _table("time of, by n", TOKEN_COUNTS, rows.items())
 
 
 def step_table(data: dict) -> Any:
@@ -90,7 +91,7 @@ def step_table(data: dict) -> Any:
                           f"{each['ours_MiB']:.0f}", f"{each['math_MiB']:.0f}"]
             for name, each in data["applications"].items()}
     heads = ["tokens", "time, math / ours", "MiB, ours", "MiB, math"]
-    return _table("step", heads, rows)
+    return _table("step", heads, rows.items())
 
 
 def ring_record() -> dict[str, Any]:
@@ -102,7 +103,7 @@ def tiles_table(data: dict) -> Any:
     """The tiles that each rank computed under a causal mask, from rank 0 on."""
     rows = {f"{each['layout']}, {each['ranks']} ranks": [", ".join(map(str, each["tiles"])), str(each["rows"])]
             for each in data["tiles"]}
-    return _table("layout", ["tiles of each rank", "tiles in a row"], rows)
+    return _table("layout", ["tiles of each rank", "tiles in a row"], rows.items())
 
 
 def bytes_table(data: dict) -> Any:
@@ -110,7 +111,7 @@ def bytes_table(data: dict) -> Any:
     rows = {f"{PASSES.get(each['derivative'], each['derivative'])}, {each['ranks']} ranks":
             [f"{each[name]:,}" for name in ("sent", "formula")] + [f"{x:,.0f}" for x in on_paper(each)]
             for each in data["bytes"]}
-    return _table("pass", ["sent", "formula", "gathered keys", "all-to-all"], rows)
+    return _table("pass", ["sent", "formula", "gathered keys", "all-to-all"], rows.items())
 
 
 def on_paper(each: dict) -> tuple[float, float]:
@@ -141,14 +142,12 @@ def gpu_table(data: dict | None) -> Any:
     if data is None:
         return as_table("| on a GPU |\n| --- |\n| not measured |")
     first, *names = data["rows"][0]
-    rows = [[str(row[name]) for name in (first, *names)] for row in data["rows"]]
-    lines = [[first, *names], ["---"] + ["---:"] * len(names), *rows]
-    return as_table("\n".join("| " + " | ".join(line) + " |" for line in lines))
+    return _table(first, names, ((str(row[first]), [str(row[x]) for x in names]) for row in data["rows"]))
 
 
-def _table(first: str, heads: Any, rows: dict) -> Any:
+def _table(first: str, heads: Any, rows: Iterable) -> Any:
     top = [first, *map(str, heads)]
-    lines = [top, ["---"] + ["---:"] * len(heads), *([name, *cells] for name, cells in rows.items())]
+    lines = [top, ["---"] + ["---:"] * len(heads), *([name, *cells] for name, cells in rows)]
     return as_table("\n".join("| " + " | ".join(line) + " |" for line in lines))
 
 

@@ -75,24 +75,25 @@ def fitted_terms(case: Case, means: Conventions, got: Answer, off: Answer) -> It
 # ---- what the coefficients say: an edit, a letter or a row term times a number ------------------
 
 Number = Callable[[Case, Conventions], float]
-
-
-def _quantity(words: str) -> Number:
-    """A formula of the scale and the sizes; NaN where it is infinite."""
-    code = compile(words, words, "eval")
-
-    def number(c: Case, means: Conventions) -> float:
-        with np.errstate(all="ignore"):
-            x = eval(code, {"gamma": np.float64(c.gamma(means)), "sqrt": lambda x: abs(x) ** 0.5, **c.sizes})
-        return float(x) if np.isfinite(x) else np.nan
-
-    return number
-
-
-KNOWN = "1/(H/G) H/G 1/b b 1/m 1/n n/m m/n 1/H sqrt(gamma) 1/sqrt(gamma) sqrt(d_k/d_v) sqrt(d_k) 1/sqrt(d_k)"
 FACTORS: dict[str, Number] = {
-    "gamma": _quantity("gamma"), "1/gamma": _quantity("1/gamma"), "ln 2": lambda c, means: np.log(2),
-    "log2(e)": lambda c, means: 1 / np.log(2), **{words: _quantity(words) for words in KNOWN.split()},
+    "gamma": lambda c, means: c.gamma(means),
+    "1/gamma": lambda c, means: 1 / c.gamma(means) if c.gamma(means) else np.nan,
+    "ln 2": lambda c, means: np.log(2),
+    "log2(e)": lambda c, means: 1 / np.log(2),
+    "1/(H/G)": lambda c, means: c.sizes["G"] / c.sizes["H"],
+    "H/G": lambda c, means: c.sizes["H"] / c.sizes["G"],
+    "1/b": lambda c, means: 1 / c.sizes["b"],
+    "b": lambda c, means: c.sizes["b"],
+    "1/m": lambda c, means: 1 / c.sizes["m"],
+    "1/n": lambda c, means: 1 / c.sizes["n"],
+    "n/m": lambda c, means: c.sizes["n"] / c.sizes["m"],
+    "m/n": lambda c, means: c.sizes["m"] / c.sizes["n"],
+    "1/H": lambda c, means: 1 / c.sizes["H"],
+    "sqrt(gamma)": lambda c, means: abs(c.gamma(means)) ** 0.5,
+    "1/sqrt(gamma)": lambda c, means: abs(c.gamma(means)) ** -0.5 if c.gamma(means) else np.nan,
+    "sqrt(d_k/d_v)": lambda c, means: (c.sizes["d_k"] / c.sizes["d_v"]) ** 0.5,
+    "sqrt(d_k)": lambda c, means: c.sizes["d_k"] ** 0.5,
+    "1/sqrt(d_k)": lambda c, means: c.sizes["d_k"] ** -0.5,
 }
 LETTER_NAMES = {
     ("dQ", "1/gamma"): "dQ_noscale", ("dK", "1/gamma"): "dK_noscale", ("dQ", "gamma"): "dQ_scale2",

@@ -123,14 +123,14 @@ class Examination:
 
     def _with_pieces(self, means: Conventions) -> list[Finding]:
         """What is found beside a head with these pieces; it is another function where its output is not theirs."""
-        before = dict(vars(self))
-        notes = [x for x in self.notes if x.kind in ("contract", "convention")]
-        means = mask_beside_pieces(self.candidate, means)
-        vars(self).update(means=means, notes=notes, problems=[], failures=[], trials=[])
+        before = self.means, self.notes, self.problems, self.failures, self.trials
+        self.notes = [x for x in self.notes if x.kind in ("contract", "convention")]
+        self.means = mask_beside_pieces(self.candidate, means)
+        self.problems, self.failures, self.trials = [], [], []
         self.give()
         if not any("O" in f.wrong for f in self.failures):
             return self._diagnosed() if self.failures else []
-        vars(self).update(before)
+        self.means, self.notes, self.problems, self.failures, self.trials = before
         found = self._another(pieces=False)
         return [found] if isinstance(found, Finding) else []
 

@@ -116,17 +116,22 @@ class RankedCandidate(Candidate):
             other.worker.close()
             other.close()
 
-    def elsewhere(self, case: Case, means: Conventions) -> str:
-        """That over another number of ranks its output is another, or right; nothing where it is the same."""
+    def others(self, case: Case) -> Iterator[tuple["RankedCandidate", Case, str]]:
+        """It on one rank, then over one fewer, or three for two; a problem for both; the ranks in words."""
         for ranks in (1, 3 if self.spread.ranks == 2 else self.spread.ranks - 1):
             with self.on(ranks) as other:
                 case = self.suiting(case, ranks)
-                here, there = (x and x.run(case, means, forward=True).answer for x in (self, other))
+                if other is not None:
+                    yield other, case, "on one rank" if ranks == 1 else f"over {ranks} ranks"
+
+    def elsewhere(self, case: Case, means: Conventions) -> str:
+        """That over another number of ranks its output is another, or right; nothing where it is the same."""
+        for other, suited, where in self.others(case):
+            here, there = (x.run(suited, means, forward=True).answer for x in (self, other))
             if here and there:
                 if near(here.O, there.O, self.dtype):
                     return ""
-                right = near(there.O, right_answer(case, means).O, self.dtype)
-                where = "on one rank" if ranks == 1 else f"over {ranks} ranks"
+                right = near(there.O, right_answer(suited, means).O, self.dtype)
                 return f"{where} its output is {'right' if right else 'another'}"
         return ""
 

@@ -69,23 +69,18 @@ def output(e: Any, wide: RankedCandidate, case: Case, name: str = "", by: Any = 
 def elsewhere(e: Any, wide: RankedCandidate, case: Case) -> Iterator[Finding]:
     """Whether the output is that over another number of ranks: one, or one fewer where one is not taken."""
     R = wide.spread.ranks
-    for ranks in (1, 3 if R == 2 else R - 1):
-        with wide.on(ranks) as other:
-            case = wide.suiting(case, ranks)
-            if other is None:
-                return
-            here, there = output(e, wide, case), output(e, other, case)
-            if here is None or there is None:
-                continue
-            if near(here, there, wide.dtype):
-                return
-            for name in wide.over.parameters:
-                more = output(e, other, case, name, log(R / ranks))
-                if more is not None and near(here, more, wide.dtype):
-                    title = f"{name} counts on each rank: it is as if it were larger by log {R}"
-                    yield Finding("mistake", "rank_counts", title, "O", "chapters/normalizers.md",
-                                  "add it once to each row, where the parts are merged")
-                    return
-            where = "on one rank" if ranks == 1 else f"over {ranks} ranks"
-            yield Finding("unnamed", "unlike_elsewhere", f"its output over {R} ranks is not that {where}", "O")
+    for other, suited, where in wide.others(case):
+        here, there = output(e, wide, suited), output(e, other, suited)
+        if here is None or there is None:
+            continue
+        if near(here, there, wide.dtype):
             return
+        for name in wide.over.parameters:
+            more = output(e, other, suited, name, log(R / other.spread.ranks))
+            if more is not None and near(here, more, wide.dtype):
+                title = f"{name} counts on each rank: it is as if it were larger by log {R}"
+                yield Finding("mistake", "rank_counts", title, "O", "chapters/normalizers.md",
+                              "add it once to each row, where the parts are merged")
+                return
+        yield Finding("unnamed", "unlike_elsewhere", f"its output over {R} ranks is not that {where}", "O")
+        return
