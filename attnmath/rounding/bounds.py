@@ -1,4 +1,4 @@
-"""How far a correct attention may be off, entry by entry, because its numbers are rounded."""
+"""How far a correct attention may be off, entry by entry: the lemmas and theorems of chapters/rounding.md."""
 
 import math
 from numbers import Integral
@@ -200,7 +200,7 @@ def in_float64(function: str, check: Check, named: dict[str, Any]) -> dict[str, 
 
 
 def weight_bounds(f: Model, x: Inputs) -> WeightBounds:
-    """The weights as they are kept, or as they are found again from L; and L itself."""
+    """The weights as they are kept, or as they are found again from L; and L itself: prp:rounding_exponent."""
     QK = x.Q @ T(x.K)
     QK_off = onward(product(f, x.Q, None, T(x.K), shape(x.K)[-1]), abs(QK), f.entries, f.least_entry)
     A = x.gamma * QK
@@ -209,7 +209,7 @@ def weight_bounds(f: Model, x: Inputs) -> WeightBounds:
 
 
 def softmax_off(f: Model, A: Array, A_off: Array) -> tuple[Array, Array, Array, Array]:
-    """Softmax of every row, kept, or found again from L: the last four of WeightBounds."""
+    """Softmax of every row, kept, or found again from L, the last four of WeightBounds: prp:rounding_weights."""
     xp, e, u, m = namespace(A), f.entries, f.sums, shape(A)[-1]
     top = rowmax(A)
     below = shift(A, top)
@@ -244,14 +244,14 @@ def factor(f: Model, x: Inputs, w: WeightBounds) -> tuple[Array, Array]:
 
 
 def output_off(f: Model, x: Inputs, P: Array, P_off: Array) -> tuple[Array, Array]:
-    """The output as it is returned, from the weights as they enter the product."""
+    """The output as it is returned, from the weights as they enter the product: prp:rounding_output."""
     O = P @ x.V
     O_off = product(f, P, P_off, x.V, f.over_keys(shape(x.V)[-2]) + 8)
     return O, grown(O, O_off, f.stored + f.entries, f.least_stored)
 
 
 def weights_vjp(f: Model, x: Inputs) -> tuple[Array, Array]:
-    """dP, the gradient of the weights."""
+    """dP, the gradient of the weights: prp:rounding_weights_vjp."""
     dO, d_v = x.dO, shape(x.V)[-1]
     assert dO is not None, "the way back begins with dO"
     dP = times(dO @ T(x.V), x.R)
@@ -263,7 +263,7 @@ def weights_vjp(f: Model, x: Inputs) -> tuple[Array, Array]:
 def row_statistic(
     f: Model, x: Inputs, w: WeightBounds, O: Array, O_off: Array, dP: Array, dP_off: Array
 ) -> tuple[Array, Array]:
-    """D, the row sum of dO times the output that is returned, or of the weights times dP."""
+    """D, the row sum of dO times the returned output, or of the weights times dP: prp:rounding_statistic."""
     xp, (m, d_v), dO, size = namespace(x.Q), shape(x.V)[-2:], x.dO, abs(dP)
     assert dO is not None, "the way back begins with dO"
     D = rowsum(dO * O)
@@ -276,7 +276,7 @@ def row_statistic(
 
 
 def scores_vjp(f: Model, x: Inputs, w: WeightBounds, O: Array, O_off: Array) -> tuple[Array, Array]:
-    """The gradient of the scores, as it enters the last products."""
+    """The gradient of the scores, as it enters the last products: prp:rounding_scores_vjp."""
     dP, dP_off = weights_vjp(f, x)
     D, D_off = row_statistic(f, x, w, O, O_off, dP, dP_off)
     G_off = onward(dP_off, abs(dP), 2 * f.entries)
@@ -289,6 +289,6 @@ def scores_vjp(f: Model, x: Inputs, w: WeightBounds, O: Array, O_off: Array) -> 
 
 
 def scale_off(w: WeightBounds, dA: Array, dA_off: Array) -> Array:
-    """How far the terms of the gradient of the scale may be off, dA times the products of queries and keys."""
+    """How far the terms of dgamma may be off, dA times products of queries and keys: prp:rounding_scale_vjp."""
     off = (abs(w.QK) + w.QK_off) * dA_off  # dA_off |QK| + (|dA| + dA_off) QK_off; the values may have more axes
     return add(off, abs(dA), w.QK_off)

@@ -68,6 +68,8 @@ class StepwiseHead(NamedTuple):
     dP: np.ndarray
     D: np.ndarray  # a column
     back: AttentionGradients
+    P: np.ndarray
+    theta: np.ndarray  # by how much the exponents of the weights are off; 0 where a score is -inf
 
 
 def stepwise_head(dO, Q, K, V, B, gamma, dtype, order=None):
@@ -86,7 +88,7 @@ def stepwise_head(dO, Q, K, V, B, gamma, dtype, order=None):
         return _stepwise(X, Y, dtype, order if X.shape[1] == len(K) else None)
 
     ones = np.ones((B.shape[1], 1))
-    QK, top, total, P = _stepwise_weights(Q, K, B, gamma, r, product)
+    QK, top, total, P, E = _stepwise_weights(Q, K, B, gamma, r, product)
     O = product(P, V)
     with np.errstate(divide="ignore"):
         L = r(top + r(np.log(total)))[:, 0]
@@ -95,7 +97,10 @@ def stepwise_head(dO, Q, K, V, B, gamma, dtype, order=None):
     dA = r(P * r(dP - D))
     dQ, dK = r(gamma * product(dA, K)), r(gamma * product(dA.T, Q))
     dgamma = product(np.ones((1, len(Q))), product(r(dA * QK), ones)).item()
-    return StepwiseHead(O, L, dP, D, AttentionGradients(dQ, dK, product(P.T, dO), dA, dgamma))
+    back = AttentionGradients(dQ, dK, product(P.T, dO), dA, dgamma)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        theta = np.where(E > 0, np.log(E) - (gamma * (Q @ K.T) + B - _live(top)), 0)
+    return StepwiseHead(O, L, dP, D, back, P, theta)
 
 
 def stepwise_jvp(Q_dot, K_dot, V_dot, B_dot, gamma_dot, Q, K, V, B, gamma, dtype):
@@ -111,7 +116,7 @@ def stepwise_jvp(Q_dot, K_dot, V_dot, B_dot, gamma_dot, Q, K, V, B, gamma, dtype
     def product(X, Y):
         return _stepwise(X, Y, dtype)
 
-    QK, _, _, P = _stepwise_weights(Q, K, B, gamma, r, product)
+    QK, _, _, P, _ = _stepwise_weights(Q, K, B, gamma, r, product)
     moved = r(gamma * r(product(Q_dot, K.T) + product(Q, K_dot.T)))
     A_dot = r(r(moved + r(gamma_dot * QK)) + B_dot)
     mu = product(r(P * A_dot), np.ones((len(K), 1)))
@@ -177,13 +182,13 @@ def _stepwise(X: np.ndarray, Y: np.ndarray, dtype: str, order: np.ndarray | None
 
 
 def _stepwise_weights(Q, K, B, gamma, r, product):
-    """Products of queries and keys, the largest score and the sum of each row, and the weights; r rounds."""
+    """Products of queries and keys, largest scores and sums of rows, weights and their numerators; r rounds."""
     QK = product(Q, K.T)
     A = r(r(gamma * QK) + B)
     top = A.max(1, keepdims=True)
     E = r(np.exp(r(A - _live(top))))
     total = product(E, np.ones((len(K), 1)))
-    return QK, top, total, r(E / np.where(total == 0, 1, total))
+    return QK, top, total, r(E / np.where(total == 0, 1, total)), E
 
 
 def _single(X: np.ndarray, Y: np.ndarray) -> np.ndarray:

@@ -28,7 +28,7 @@ def sink_terms(f: Model, x: Inputs, sigma: Scalar) -> tuple[Array, Array, Array,
 
 
 def weighted_sum_off(f: Model, P: Array, P_off: Array, D: Array, D_off: Array, sigma: Scalar) -> Array:
-    """How far the sum of P D over the queries, and over what shares a sink, may be off, stored once."""
+    """How far the sum of P D over the queries, and over what shares a sink, may be off: prp:sink_rounding."""
     terms, off = P * D, P_off * abs(D) + (P + P_off) * D_off
     count = math.prod(shape(terms)) // max(math.prod(shape(sigma)), 1)
     size, off = (sinks_summed(y, sigma) for y in (abs(terms), off))

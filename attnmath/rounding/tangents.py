@@ -1,4 +1,4 @@
-"""How far a correct tangent of a head may be off, whether it is made of moving weights or of sums."""
+"""How far a correct tangent of a head may be off, by moving weights or sums: theorems of chapters/rounding.md."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def scores_jvp(
     f: Model, x: Inputs, w: WeightBounds,
     Q_dot: Array, K_dot: Array, V_dot: Array, B_dot: Array | Scalar, gamma_dot: Scalar,
 ) -> tuple[Array, Array]:
-    """The tangent of the scores."""
+    """The tangent of the scores: prp:rounding_scores_jvp."""
     d_k, steps = shape(x.K)[-1], 2 * f.sums + 3 * f.entries
     parts = Q_dot @ T(x.K), x.Q @ T(K_dot)
     off = product(f, Q_dot, None, T(x.K), 2 * d_k) + product(f, x.Q, None, T(K_dot), 2 * d_k)
@@ -55,7 +55,7 @@ def scores_jvp(
 
 
 def mean_jvp(f: Model, w: WeightBounds, A_dot: Array, A_dot_off: Array) -> tuple[Array, Array]:
-    """mu, the mean tangent of the scores of a row under its weights."""
+    """mu, the mean tangent of the scores of a row under its weights: prp:rounding_mean_jvp."""
     size = abs(A_dot)
     off = w.P_off * size + (w.P + w.P_off) * A_dot_off
     off = row_sum_off(f, w.P * size, off, f.over_keys(shape(w.P)[-1]) + 8)
@@ -66,7 +66,7 @@ def mean_jvp(f: Model, w: WeightBounds, A_dot: Array, A_dot_off: Array) -> tuple
 def weights_jvp(
     f: Model, w: WeightBounds, A_dot: Array, A_dot_off: Array, mu: Array, mu_off: Array
 ) -> tuple[Array, Array]:
-    """The tangent of the weights, as it enters a product."""
+    """The tangent of the weights, as it enters a product: prp:rounding_weights_jvp."""
     G_off = grown(abs(A_dot) + abs(mu), A_dot_off + mu_off, 2 * f.entries)
     P_dot = w.P * (A_dot - mu)
     off = w.P_off * abs(A_dot - mu) + (w.P + w.P_off) * G_off
@@ -76,7 +76,7 @@ def weights_jvp(
 def output_jvp(
     f: Model, x: Inputs, w: WeightBounds, V_dot: Array, A_dot: Array, A_dot_off: Array
 ) -> Array:
-    """How far the tangent of the output may be off: the weights first, or the sums first."""
+    """How far the tangent of the output may be off, the weights first, or the sums first: prp:rounding_jvp."""
     xp, m = namespace(x.Q), shape(x.V)[-2]
     keys, drops = f.over_keys(m) + 8, 0 if x.R is None else 2 * f.entries
     P, P_off = factor(f, x, w)

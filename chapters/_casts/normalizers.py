@@ -5,14 +5,14 @@ from collections.abc import Callable
 import numpy as np
 
 from attnmath.page.scenes.cast import Cast, drawn, made, positive, rows
-from attnmath.page.scenes.settings import filling, hidden, setting, zero, zero_at
+from attnmath.page.scenes.settings import divided, filling, hidden, setting, zero, zero_at
 from attnmath.rounding import nearest, sinks
 from attnmath.rounding.bounds import Inputs
 from attnmath.rounding.formats import model
 from attnmath.rounding.heads import stepwise_head
 
 from ._head import HEAD
-from ._rounded import rounded, row_sums
+from ._rounded import allowed, rounded, row_sums
 
 
 def squashed_off(values: dict, r: Callable, grown: Callable) -> dict:
@@ -105,6 +105,15 @@ SUNK_ROUNDED = SUNK.plus(
     ),
 )
 
+SUNK_WRONG = SUNK.plus(
+    positive("u, bar P, bar epsilon") | drawn("phi: n d_s, chi: n d_s, psi: 1 d_s, omega: n 1")
+    | made("bar sigma", "prp:sink_rounding") | made("tilde sigma", "why:sink_rounding"),
+    name="errors of sinks",
+    about="u",
+    settings=allowed(486, "phi", "chi", "psi", "omega", small=divided(64, "bar P", "bar epsilon"),
+                     n=5, m=3, d_k=2, d_v=4, d_s=6),
+)
+
 SIGMOIDS = HEAD.without("L, A, P, O, D").plus(
     made("A, S, O", "eq:sigmoid_attention"),
     name="head with sigmoids",
@@ -126,4 +135,4 @@ SIGMOIDS_ROUNDED = SIGMOIDS.plus(
     ),
 )
 
-CASTS = SINKS, SUNK, SUNK_ROUNDED, SIGMOIDS, SIGMOIDS_ROUNDED
+CASTS = SINKS, SUNK, SUNK_ROUNDED, SUNK_WRONG, SIGMOIDS, SIGMOIDS_ROUNDED

@@ -8,6 +8,7 @@ from attnmath.page.language.chapter import PageFault, read_text
 from attnmath.page.language.nodes import PageError
 from attnmath.page.ledger.ledger import proof_cell, reason, summary, unproved
 from attnmath.page.ledger.rows import Entry, proofs_or_faults
+from attnmath.page.scenes.cast import drawn
 from attnmath.page.scenes.oracles import roomy
 from attnmath.page.scenes.settings import Setting
 from attnmath.page.verdicts.book import Book, found_or_fault
@@ -159,6 +160,15 @@ def test_an_inequality_is_argued_by_the_derivation_of_its_name_above_it(of, word
         judge(of, display)
 
 
+@pytest.mark.parametrize("about, word", [("", "argued"), ("theta", "measured")])
+def test_a_derivation_may_have_letters_of_its_own_where_the_display_holds_as_well(about, word):
+    of = argued(r"\theta_{ij}^2 \ge 0, \quad P_{ij}^2 \le P_{ij} \le 1")
+    other = HEAD.plus(drawn("theta: n m"), name="with errors", about=about)  # alone, if it is about them
+    of = Book(of.chapters, {"page": (HEAD, other)})
+    assert of.cast_of(of.displays["why:tested"]).name == "with errors"
+    assert Exactly(of).proof(of.displays["prp:tested"]).word == word
+
+
 OTHER_BOUNDS = [  # of the display, and not of its derivation: some are false where no setting shows it
     ("ball_bound", r"(s + s \sqrt{c} + \sqrt{c})", r"(s + s \sqrt{c} + 1)"),
     ("ball_bound", r"r := \max_i \lVert x_i \rVert", r"r := \lVert x_2 \rVert"),
@@ -169,6 +179,10 @@ OTHER_BOUNDS = [  # of the display, and not of its derivation: some are false wh
     ("finite_change", "", r"\max_j u_j - \min_j u_j \ge \frac{1}{100}"),
     ("value_bound", "", r"\lVert Q \rVert \le 100"),
     ("value_bound", r"\le \sqrt{c}", r"< \sqrt{c}"),
+    ("rounding_weights", r"\rvert \le \bar P_{ij}", r"\rvert \le \frac{1}{2} \bar P_{ij}"),
+    ("rounding_output", r"\le \bar O_{ia}", r"\le u \bar O_{ia}"),
+    ("rounding_scores_vjp", r"\lvert F_{ij} \rvert &\le", r"\lvert U_{ij} \rvert &\le"),
+    ("rounding_vjp", r"\lvert \tilde Q_{ib} \rvert &\le", r"\lvert \tilde Q_{ib} \rvert &<"),
 ]
 
 

@@ -115,6 +115,16 @@ def test_a_weakened_relation_and_a_reordering_are_no_misprints():
     assert not [t for t in texts("A = P")["relation"] if "le" in t]
 
 
+@pytest.mark.parametrize("display, weaker", [
+    (r"\lvert A \rvert \le P", True), (r"P > \lvert A \rvert", True),
+    (r"P \le \lvert A \rvert", False), (r"\lvert A \rvert = P", False), (r"0 \le \lvert A \rvert \le P", False)])
+def test_a_bound_on_less_than_a_size_is_no_misprint(display, weaker):
+    made = {t for found in texts(display).values() for t in found}
+    bare = "".join(display.split())
+    others = {bare.replace(r"\lvertA\rvert", new) for new in (r"-\lvertA\rvert", "(A)")}
+    assert others.isdisjoint(made) if weaker else others <= made
+
+
 def test_names_in_latex():
     assert latex("", "Q") == "Q" and latex("d", "gamma") == r"d\gamma"
     assert latex("dot", "Q") == r"\dot Q" and latex("dot", "tau") == r"\dot \tau"

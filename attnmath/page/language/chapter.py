@@ -5,7 +5,7 @@ set as mathematics in any other way is refused: only what is listed here is acce
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -72,9 +72,15 @@ class Display:
     def name(self) -> str:
         return self.label.partition(":")[2]
 
-    @property
+    @cached_property
     def statements(self) -> tuple[Statement, ...]:
         return parse(self.text)
+
+    def reworded(self, text: str, statements: tuple[Statement, ...]) -> "Display":
+        """The display with another text, which says this."""
+        changed = replace(self, text=text)
+        vars(changed)["statements"] = statements
+        return changed
 
     @property
     def has_inequality(self) -> bool:

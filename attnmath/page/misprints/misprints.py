@@ -5,27 +5,27 @@ with the identity that makes it one, or a weak check. Those that make a publishe
 corrections.
 """
 
-from collections import Counter
+import operator
+from collections import Counter, deque
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from attnmath.page.language.chapter import Display
-from attnmath.page.language.nodes import PageError, Statement, claims, names_in
+from attnmath.page.language.nodes import Node, PageError, Statement, names_in
 from attnmath.page.language.syntax import parse, squeezed, unsized
+from attnmath.page.misprints.corrections import corrections
 from attnmath.page.misprints.edits import Misprint
-from attnmath.page.misprints.mutations import STRENGTHENED, inverses, misprints
+from attnmath.page.misprints.mutations import STRENGTHENED, misprints
 from attnmath.page.scenes import values as v
 from attnmath.page.scenes.cast import Cast
 from attnmath.page.scenes.evaluate import Frame
 from attnmath.page.scenes.oracles import Independent
-from attnmath.page.scenes.scene import Scene
 from attnmath.page.scenes.values import Value
 from attnmath.page.verdicts.book import Book
-from attnmath.page.verdicts.judge import facts_and_algebra, hold
+from attnmath.page.verdicts.judge import hold
 from attnmath.page.verdicts.trial import TOO_LARGE_FREE, Trial, compare, is_constant
 
 REJECTED = ("value", "shape", "index", "letter", "grammar", "function", "label", "condition")
@@ -78,12 +78,12 @@ class Original:
         self.book, self.display, self.cast = book, display, cast
         self.statements = display.statements
         self.scenes = book.stage(display)
-        self.free = book.scenes(cast, Independent)
         self.mine = {k for k, spec in cast.letters.items() if spec.origin == display.label}  # what it defines
 
     def verdict(self, misprint: Misprint) -> str | Survivor:
         """The kind of the rejection, 'same', or the survivor."""
         text = misprint.apply(self.display.text)
+        statements, changed = self.statements, None
         try:
             statements = self.read(misprint, text)
             changed = self.changed(statements)
@@ -93,9 +93,10 @@ class Original:
                 return "condition"
             if misprint.kind == STRENGTHENED:
                 return self.survivor(misprint, text, changed)
-            hold(self.book, self.display.label, statements, self.scenes, changed)
+            hold(self.book, self.display.label, statements, self.scenes, changed, self.trials)
         except PageError as error:
-            if error.kind != "value" or not self.mine or self.is_noticed(text):
+            is_final = error.kind != "value" or not self.redefines(statements, changed)
+            if is_final or self.is_noticed(text, statements):
                 return error.kind
         return "same" if self.is_same(statements) else self.survivor(misprint, text, changed)
 
@@ -109,8 +110,16 @@ class Original:
                 inside = misprint._replace(start=misprint.start - one.start, end=misprint.end - one.start)
                 found = parse(ALIGNED.format(inside.apply(whole[one.start : one.stop])))
                 if len(found) == 1:
-                    return *self.statements[:k], found[0], *self.statements[k + 1 :]
+                    return *self.statements[:k], shared(one, found[0]), *self.statements[k + 1 :]
         return parse(text)
+
+    @cached_property
+    def trials(self) -> list[Trial]:
+        """The display as it is, in its scenes."""
+        found = [Trial(self.statements, scene) for scene in self.book.all_paired(self.statements, self.scenes)]
+        for trial in found:
+            deque(trial.run(), maxlen=0)
+        return found
 
     def survivor(self, misprint: Misprint, text: str, changed: tuple | None) -> Survivor:
         """The first line that was changed, as it stands now."""
@@ -134,16 +143,25 @@ class Original:
                 fewer |= len(now) < len(before)
         return fewer
 
-    def is_noticed(self, text: str) -> bool:
+    def redefines(self, statements: tuple, changed: tuple | None) -> bool:
+        """Whether a line that was changed may say what a letter of the scenes is."""
+        if changed is None:
+            return bool(self.mine)
+        lefts = [said[k].members[0].base for said in (self.statements, statements) for k in changed]
+        named = {left.args[1] for left in lefts if left.kind == "name"}
+        return not self.mine.isdisjoint(self.cast.rows.get(name, name) for name in named)
+
+    def is_noticed(self, text: str, statements: tuple) -> bool:
         """Whether the book turns red with this misprint in a definition.
 
         The scenes then follow the misprint, so some display, or function, must disagree.
         """
-        changed = replace(self.display, text=text)
+        changed = self.display.reworded(text, statements)
         book = self.book.with_display(changed)
         try:
             for display in (changed, *self.speaking):
-                hold(book, display.label, display.statements, book.scenes(self.cast))
+                like = self.trials if display is changed else ()
+                hold(book, display.label, display.statements, book.scenes(self.cast), like=like)
         except PageError:
             return True
         return False
@@ -182,24 +200,28 @@ class Original:
         touched = tuple(k for k, (a, b) in pairs if _said(a) != _said(b))
         return None if any(statements[k].is_local for k in touched) else touched
 
+    @cached_property
+    def free(self) -> list[Trial]:
+        """The display as it is, of any matrices."""
+        return [Trial(self.statements, scene) for scene in self.book.scenes(self.cast, Independent)]
+
     def is_same(self, statements: tuple) -> bool:
         """Whether both say the same of any matrices: no misprint, another way to write it."""
-        return len(statements) == len(self.statements) and all(self.is_same_in(s, statements) for s in self.free)
-
-    def is_same_in(self, scene: Scene, statements: tuple) -> bool:
         try:
-            old, new = Trial(self.statements, scene), Trial(statements, scene)
-            for a, b in zip(self.statements, statements):
-                if _form(a) != _form(b):
-                    return False
-                if a.is_local:
-                    continue
-                pairs: list[Any] = [(a, b), *zip(a.conditions, b.conditions)]
-                for f, g in zip(old.frames(a, True), new.frames(b, True), strict=True):
-                    if not all(_same_members(f, g, p.members, q.members, p.relations) for p, q in pairs):
-                        return False
+            forms = [[_form(one) for one in said] for said in (self.statements, statements)]
+            return forms[0] == forms[1] and all(self.is_same_in(old, statements) for old in self.free)
         except (PageError, ValueError):
             return False
+
+    def is_same_in(self, old: Trial, statements: tuple) -> bool:
+        new = Trial(statements, old.scene, old)
+        for a, b in zip(self.statements, statements):
+            if a.is_local:
+                continue
+            pairs: list[Any] = [(a, b), *zip(a.conditions, b.conditions)]
+            for f, g in zip(old.frames(a, True), new.frames(b, True), strict=True):
+                if not all(_same_members(f, g, p.members, q.members, p.relations) for p, q in pairs):
+                    return False
         return True
 
 
@@ -229,6 +251,24 @@ def _is_equal(x: Value, y: Value) -> bool:
     return True
 
 
+def shared(old: Statement, new: Statement) -> Statement:
+    """The new one with the very parts of the old one where they are equal: what has a value keeps it."""
+    pairs = zip(old.conditions, new.conditions)
+    kept = [b._replace(members=_shared(a.members, b.members)) for a, b in pairs]
+    conditions = (*kept, *new.conditions[len(kept) :])
+    return replace(new, members=_shared(old.members, new.members), conditions=conditions)
+
+
+def _shared(old: Any, new: Any) -> Any:
+    if isinstance(old, tuple) and isinstance(new, tuple):
+        parts = (*map(_shared, old, new), *new[len(old) :])
+        return old if len(parts) == len(old) and all(map(operator.is_, old, parts)) else parts
+    if isinstance(old, Node) and isinstance(new, Node):
+        args = _shared(old.args, new.args)
+        return old if old.kind == new.kind and args is old.args else replace(new, args=args)
+    return old if old == new else new
+
+
 def _said(one: Statement) -> tuple:
     """What a statement says, wherever it stands."""
     return one.members, one.relations, [condition[:3] for condition in one.conditions], one.shape
@@ -238,50 +278,3 @@ def _form(one: Statement) -> tuple:
     """Its relations, on how many sides, under how many conditions of which form."""
     conditions = [(condition.word, condition.relations, len(condition.members)) for condition in one.conditions]
     return one.relations, len(one.members), one.shape, conditions
-
-
-# ---- of a published formula that fails: the changes of one symbol that make it true ----------------
-
-# These change what is claimed, not the formula.
-OTHER_CLAIMS = ("relation", "condition lost", "condition weaker", STRENGTHENED, "a tenth")
-
-
-def corrections(book: Book, display: Display, cast: Cast) -> tuple[Counter, tuple[str, ...]]:
-    """What becomes of the changes: how many fail, by kind, and those that hold everywhere."""
-    failing: Counter[str] = Counter()
-    found: dict[str, None] = {}
-    changes = misprints(display.text, display.statements, cast)
-    for misprint in chain(changes, inverses(display.text, display.statements)):
-        if misprint.kind in OTHER_CLAIMS:
-            continue
-        text = misprint.apply(display.text)
-        try:
-            changed = parse(text)
-            touched = _touched(changed, display.statements)
-            bare = tuple(replace(statement, conditions=()) for statement in changed)
-            if touched:
-                hold(book, "prp:corrected", bare, book.scenes(cast), touched)
-        except PageError as error:
-            failing[error.kind] += 1
-            continue
-        if touched and _says_something(book, bare, cast, touched):
-            shown = changed[touched[0]]
-            found.setdefault(squeezed(text[shown.start : shown.end]))
-    return failing, tuple(found)
-
-
-def _touched(changed: tuple, published: tuple) -> tuple:
-    """The lines that a change touches; all, where it touches a name that they may use."""
-    if len(changed) != len(published):
-        raise PageError("grammar", "another number of statements")
-    pairs = enumerate(zip(changed, published))
-    touched = tuple(k for k, (a, b) in pairs if a.members != b.members)
-    return tuple(k for k, _ in claims(changed)) if any(changed[k].is_local for k in touched) else touched
-
-
-def _says_something(book: Book, statements: tuple, cast: Cast, touched: tuple) -> bool:
-    """Not a bound, which may be far from sharp; and not what holds for any matrices."""
-    if any(set(statements[k].relations) != {"="} for k in touched):
-        return False
-    lines = tuple(s for k, s in enumerate(statements) if s.is_local or k in touched)
-    return facts_and_algebra(book, lines, cast)[0] > 0

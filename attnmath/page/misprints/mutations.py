@@ -2,7 +2,7 @@
 
 One symbol changes, or one thing that a reader may get wrong as a whole: an index of one side, a
 condition, a bound, a line. Reorderings that cannot change a value (the sides of ∘ and of ⟨ , ⟩)
-are not misprints and are not made; nor is a weakened relation, which stays true.
+are not misprints and are not made; nor is a weakened relation, which stays true, nor a bound on less.
 """
 
 import re
@@ -54,20 +54,34 @@ def _all(text: str, statements: tuple, cast: Cast) -> Iterator[Misprint]:
         if not statement.is_local:
             yield from _replaced_relations(text, statement.members, RELATED)
         roots = list(statement.members[1:] if statement.is_local else statement.members)
+        weak = _weak_sides(statement)
         for root in roots:
-            yield Misprint("sign", root.start, root.start, "-")
+            if id(root) not in weak:
+                yield Misprint("sign", root.start, root.start, "-")
         for word, members, _, start, end in statement.conditions:
             yield Misprint("condition lost", start, end, " ")
             if word != "within":
                 roots += members
                 yield from _replaced_relations(text, members, REVERSED)
         for root in roots:
-            yield from (one for node in root.walk() for one in _of_node(text, node, cast, indices))
+            nodes = root.args[0].walk() if id(root) in weak else root.walk()
+            yield from (one for node in nodes for one in _of_node(text, node, cast, indices))
         yield from _other_indices(text, statement, indices)
         for size in statement.shape:
             yield from (Misprint("size", size.start, size.end, other) for other in (*cast.sizes, "1"))
         yield from _supposed(text, statement, cast)
         yield from _bounds(text, statement)
+
+
+def _weak_sides(statement: Statement) -> set[int]:
+    """The sizes that are the smaller side alone: what is bounded remains so without its bars, or with a minus."""
+    low: list[int] = []
+    other: list[int] = []
+    for a, relation, b in zip(statement.members, statement.relations, statement.members[1:]):
+        below, above = (b, a) if relation in (">=", ">") else (a, b)
+        other.append(id(above))
+        (low if relation in ("<=", "<", ">=", ">") else other).append(id(below))
+    return {id(node) for node in statement.members if node.kind == "abs"} & ({*low} - {*other})
 
 
 def _other_indices(text: str, statement: Statement, indices: list) -> Iterator[Misprint]:

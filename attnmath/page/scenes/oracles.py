@@ -132,10 +132,10 @@ class Independent(Scene):
     """
 
     def independent(self, key: tuple, shape: tuple) -> np.ndarray:
-        """Entries near neither 0 nor 1: pages divide by x and by 1 - x."""
+        """Entries near neither 0 nor 1, and small: pages divide by x and by 1 - x, and products are exponents."""
         rng = np.random.default_rng([self.setting.seed, crc32(repr(key).encode())])
         sign = 1 if self.setting.name == "positive" else rng.choice([-1, 1], shape)
-        return sign * (rng.uniform(0.5, 0.9, shape) + rng.choice([0, 0.6], shape))
+        return sign * (rng.uniform(0.5, 0.9, shape) + rng.choice([0, 0.6], shape)) / 2
 
     def run(self, primals: Env, bump: tuple[str, Any] | None = None) -> Env:
         return {}
@@ -158,6 +158,7 @@ class ExactScene(Carried):
         self.point = point
         try:
             super().__init__(cast, setting, definitions)
+            assert self.env is not None  # found now, so that it is said what is not algebraic
         except NotAlgebraic as error:
             raise Inexact("algebra", f"the setting {setting.name!r}: {error}") from None
 

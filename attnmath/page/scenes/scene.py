@@ -6,6 +6,7 @@ that program, so it knows no closed form.
 
 from collections.abc import Callable
 from copy import copy
+from functools import cached_property
 from itertools import product
 from math import prod
 from typing import Any, Self
@@ -64,7 +65,11 @@ class Scene:
         self.is_view = False  # with the letters of another point than its own
         self.is_moved = False  # whose gradients are differentiated
         self.primals: Env = {k: self.leaf(x) for k, x in given.items()}
-        self.env = self.run(self.primals)
+
+    @cached_property
+    def env(self) -> Env:
+        """All letters but those that are found late; found once, when wanted, for all that share the cache."""
+        return self.once(("env", "", ""), lambda: self.run(self.primals))
 
     def but(self, **parts: Any) -> Self:
         """The same scene with other parts; what it has found (`cache`) it shares, unless that is one of them."""

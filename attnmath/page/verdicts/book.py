@@ -8,7 +8,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from copy import copy
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -35,11 +35,13 @@ FREE = (Setting("signed", 1), Setting("positive", 2))
 class Book:
     """All chapters, and the scenes in which their displays are run."""
 
-    def __init__(self, chapters: list[Chapter], casts: Written, before: "Book | None" = None):
-        self.chapters, self.before = chapters, before  # the book before a change of one display
+    before: "Book | None" = None  # the book before a change of one display
+
+    def __init__(self, chapters: list[Chapter], casts: Written):
+        self.chapters = chapters
         self.casts: dict[str, tuple[Cast, ...]]
         self.faults: list[PageFault]
-        self.casts, self.faults = (before.casts, before.faults) if before else completed(chapters, casts)
+        self.casts, self.faults = completed(chapters, casts)
         self.displays = {d.label: d for c in chapters for d in c.displays}
         self.relations = {d.label: d for c in chapters if self.casts.get(c.stem) for d in c.asserted}
         self._scenes: dict = {}
@@ -127,13 +129,14 @@ class Book:
     def derivation(self, display: Display) -> Display | None:
         """What argues for an inequality: a `why:` of its name, above it on its page, that ends with the same.
 
-        Each side of each inequality has to stand in a chain of the derivation, of the same letters.
+        Each side of each inequality has to stand in a chain of the derivation, of the same letters: of a cast
+        in which the display holds as well.
         """
         found = self.displays.get(f"why:{display.name}")
         if display.kind == "why" or not (found and found.has_inequality and display.has_inequality):
             return None
         is_above = found.path == display.path and found.line < display.line
-        if not is_above or self.cast_of(found) is not self.cast_of(display):
+        if not is_above or self.cast_of(found) not in self.casts_of(display):
             return None
         derived = inequalities(found.statements, chained=True)
         return found if all(one in derived for one in inequalities(display.statements)) else None
@@ -168,15 +171,17 @@ class Book:
         return True
 
     def check_names(self, statements: tuple, cast: Cast) -> None:
-        axes = locals_of(statements, cast, self.paired(statements, self.scenes(cast)[0]))[1]
+        named = locals_of(statements, cast, self.paired(statements, self.scenes(cast)[0]))
+        axes = {name: one.axes for name, one in named.items()}
         for _, statement in claims(statements):
             scope(statement, cast, axes)
 
     def with_display(self, changed: Display) -> "Book":
         """The book with one display in another wording."""
-        chapters = [replace(one, displays=[changed if d.label == changed.label else d for d in one.displays])
-                    for one in self.chapters]
-        return Book(chapters, self.casts, before=self)
+        book = copy(self)
+        book.before, book.displays = self, self.displays | {changed.label: changed}
+        book._scenes, book._casts = {}, {}
+        return book
 
     def paired(self, statements: tuple, scene: Scene) -> Scene:
         """The loss of a display pairs the outputs whose cotangents stand in it."""

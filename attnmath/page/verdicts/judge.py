@@ -1,8 +1,9 @@
 """Judges displays: every statement of every display, in every scene of the casts that know it."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -51,19 +52,21 @@ def judge(book: Book, display: Display, counted: bool = False) -> Verdict | Refu
         raise display.fault(error) from None
 
 
-def hold(book: Book, label: str, statements: tuple, scenes: tuple, only: tuple | None = None) -> tuple[int, float]:
+def hold(
+    book: Book, label: str, statements: tuple, scenes: tuple, only: tuple | None = None, like: Sequence[Trial] = ()
+) -> tuple[int, float]:
     """How many comparisons, and the largest error; a PageError where something fails.
 
-    `only` restricts it to some of the statements.
+    `only` restricts it to some of the statements; `like` are trials of nearly the same in these scenes.
     """
     refuse_nothing(statements)
     comparisons, worst = 0, 0.0
     met: dict[int, list[Scene]] = defaultdict(list)
     told: set[int] = set()  # statements with a side that is not zero
     scenes = book.all_paired(statements, scenes)
-    for scene in scenes:
+    for scene, other in zip_longest(scenes, like):
         largest: dict[int, float] = defaultdict(float)
-        for k, compared in Trial(statements, scene).run(only):
+        for k, compared in Trial(statements, scene, other).run(only):
             comparisons, worst = comparisons + 1, max(worst, compared.error)
             met[k].append(scene)
             largest[k] = max(largest[k], compared.magnitude)

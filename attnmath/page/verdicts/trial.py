@@ -1,10 +1,10 @@
 """Compares the sides of the statements of one display in one scene."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from attnmath._exact.outcomes import NotAlgebraic
 from attnmath._exact.sides import degree, differing
 from attnmath._words.arrays import is_exact
 from attnmath._words.tolerance import PAGE
-from attnmath.page.language.nodes import Condition, Inexact, Node, PageError, Statement
+from attnmath.page.language.nodes import Condition, Inexact, Name, Node, PageError, Statement
 from attnmath.page.scenes import values as v
 from attnmath.page.scenes.cast import Cast, scope
 from attnmath.page.scenes.evaluate import Frame, Local
@@ -46,11 +46,21 @@ class Comparison:
 
 
 class Trial:
-    """The statements of one display in one scene."""
+    """The statements of one display in one scene; what is as in another trial, `like`, is not found again."""
 
-    def __init__(self, statements: tuple, scene: Scene):
+    def __init__(self, statements: tuple, scene: Scene, like: "Trial | None" = None):
         self.statements, self.scene = statements, scene
-        self.locals, self.axes = locals_of(statements, scene.cast, scene)
+        like = like if like and like.scene.outputs == scene.outputs else None
+        others = other_names(statements, like.statements) if like else frozenset()
+        known = {name: one for name, one in like.named.items() if name not in others} if like else None
+        self.named: dict[Name, Named] = locals_of(statements, scene.cast, scene, known)
+        self.locals = {name: one.local for name, one in self.named.items()}
+        self.axes = {name: one.axes for name, one in self.named.items()}
+        self.memos: dict = {}  # how far the indices run -> these, and the values of nodes
+        if like and scene.cache is like.scene.cache:
+            for key, (ranges, memo) in like.memos.items():
+                kept = {at: found for at, found in memo.items() if found[1].names.isdisjoint(others)}
+                self.memos[key] = ranges, kept
         self.assumed: PageError | None = None  # a condition that exact numbers cannot decide
 
     def run(self, only: tuple | None = None, ignore: bool = False) -> Iterator[tuple]:
@@ -85,7 +95,8 @@ class Trial:
         """One frame for each value of the free indices at which the conditions hold."""
         found = scope(statement, self.scene.cast, self.axes)
         ranges = {i: self.scene.sizes[a] for i, a in found.axis.items() if a != "?"}
-        frame = Frame(self.scene, ranges, self.locals)
+        ranges, memo = self.memos.setdefault(tuple(ranges.items()), (ranges, {}))
+        frame = Frame(self.scene, ranges, self.locals, memo=memo)
         for values in product(*(range(1, ranges[i] + 1) for i in found.free)):
             at = frame.at(**dict(zip(found.free, values)))
             if ignore or all(self.holds(at, c) for c in statement.conditions):
@@ -136,31 +147,55 @@ class Trial:
         return bound
 
 
-def locals_of(statements, cast: Cast, scene: Any) -> tuple[dict, dict]:
-    """The local definitions of a display, and the axes of each for its subscripts."""
-    locals_: dict = {}
-    measured: dict = {}  # the same in the scene where all sizes are distinct
-    axes: dict = {}
+class Named(NamedTuple):
+    """One local definition of a display."""
+
+    local: Local
+    measured: Local  # the same in the scene where all sizes are distinct
+    axes: tuple[str, ...]  # for its subscripts
+
+
+def other_names(statements: tuple, before: tuple) -> frozenset[Name]:
+    """The letters whose definitions are not the very same as before, or speak of such letters."""
+    both = statements, before
+    ours, theirs = ({one.members[0].base.args: one for one in said if one.is_local} for said in both)
+    others = {name for name in ours.keys() | theirs.keys() if ours.get(name) is not theirs.get(name)}
+    for name, one in ours.items():
+        if not one.members[1].names.isdisjoint(others):
+            others.add(name)
+    return frozenset(others)
+
+
+def locals_of(
+    statements: tuple, cast: Cast, scene: Any, before: Mapping[Name, Named] | None = None
+) -> dict[Name, Named]:
+    """The local definitions of a display; some are known before."""
+    found: dict[Name, Named] = {}
     for statement in statements:
         if not statement.is_local:
             continue
-        left, body = statement.members
+        left = statement.members[0]
         if left.base.kind != "name":
             raise PageError("letter", "':=' names a letter", left.start)
         name, letter = left.base.args, left.base.args[1]
-        if cast.knows(letter) or letter in cast.sizes or name in locals_:
+        if cast.knows(letter) or letter in cast.sizes or name in found:
             raise PageError("letter", f"{letter} has a meaning already", left.start)
-        found = scope(statement, cast, axes)
-        indices = tuple(sub.args[1] for sub in left.subs)
-        pattern = scene.pattern.paired(scene.outputs)
-        for known, of in ((locals_, scene), (measured, pattern)):
-            known[name] = Local(indices, body, {i: of.sizes[a] for i, a in found.axis.items()})
-        first = {i: 1 for i in indices}
-        shape = Frame(pattern, measured[name].ranges, measured, first).evaluate(body).shape
-        axis_of = {size: axis for axis, size in pattern.sizes.items()}
-        rest = tuple(axis_of.get(s, "?") for s in shape if s != 1)
-        axes[name] = tuple(found.axis[i] for i in indices) + rest
-    return locals_, axes
+        known = before.get(name) if before else None
+        found[name] = known or _named(statement, found, cast, scene)
+    return found
+
+
+def _named(statement: Statement, found: dict[Name, Named], cast: Cast, scene: Any) -> Named:
+    left, body = statement.members
+    indices = tuple(sub.args[1] for sub in left.subs)
+    axes = scope(statement, cast, {name: one.axes for name, one in found.items()}).axis
+    pattern = scene.pattern.paired(scene.outputs)
+    local, measured = (Local(indices, body, {i: of.sizes[a] for i, a in axes.items()}) for of in (scene, pattern))
+    others = {name: one.measured for name, one in found.items()} | {left.base.args: measured}
+    shape = Frame(pattern, measured.ranges, others, {i: 1 for i in indices}).evaluate(body).shape
+    axis_of = {size: axis for axis, size in pattern.sizes.items()}
+    rest = tuple(axis_of.get(s, "?") for s in shape if s != 1)
+    return Named(local, measured, tuple(axes[i] for i in indices) + rest)
 
 
 def size(frame: Frame, node: Node) -> int:
