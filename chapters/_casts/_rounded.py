@@ -74,6 +74,11 @@ def turned(values: dict, sizes: dict, letter: str) -> None:
     values[letter] = -values[letter]
 
 
+def still(values: dict, sizes: dict) -> None:
+    """Nothing moves."""
+    values |= {name: 0 * x for name, x in values.items() if name.startswith("dot ")}
+
+
 def both_sides(seed: int, letter: str) -> tuple[Setting, ...]:
     """Errors of a difference at their limit, where its sides have other signs: above 0, and below."""
     little = divided(512, "u"), at_the_limit("phi", "chi", "tau", "kappa", "psi", "omega")

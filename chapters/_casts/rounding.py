@@ -10,7 +10,7 @@ from attnmath.rounding.formats import Model, float64, model
 from attnmath.rounding.heads import stepwise_head, stepwise_jvp
 
 from ._head import HEAD
-from ._rounded import allowed, at_the_limit, both_sides, turned
+from ._rounded import allowed, at_the_limit, both_sides, still, turned
 
 INPUTS = ("Q", "K", "V", "B", "gamma")
 
@@ -194,7 +194,7 @@ WEIGHTS = WRONG.plus(
         *allowed(312, "phi", "chi", "psi", "tau", "omega", "kappa",
                  small=divided(64, "eta"), limit=turned("kappa"), **OTHER),
         setting("all that is allowed, and much, downwards", 335, divided(64, "u"),
-                at_the_limit("phi", "chi", "psi", "tau", "omega", "kappa"), turned("psi"), turned("tau")),
+                at_the_limit("phi", "chi", "psi", "tau", "omega", "kappa"), turned("psi"), turned("tau"), still),
     ),
 )
 OUTPUT = WRONG.plus(
@@ -237,8 +237,12 @@ VJP = WRONG.plus(
     | made("s, bar Q, bar K, bar V, bar B", "prp:rounding_vjp")
     | made("tilde Q, tilde K, tilde V, tilde B", "why:rounding_vjp"),
     name="errors of gradients",
-    settings=allowed(322, "phi", "chi", "psi", "rho", "omega", "kappa", "tau",
-                     small=divided(64, "t", "bar P", "bar F"), **OTHER),
+    settings=(
+        *allowed(322, "phi", "chi", "psi", "rho", "omega", "kappa", "tau",
+                 small=divided(64, "t", "bar P", "bar F"), **OTHER),
+        setting("all that is allowed, the other sign", 348, divided(512, "u"), divided(64, "t", "bar P", "bar F"),
+                at_the_limit("phi", "chi", "psi", "rho", "omega", "kappa", "tau"), turned("dO"), turned("phi")),
+    ),
 )
 SCALE_VJP = WRONG.plus(
     positive("bar F") | drawn("phi: n m, chi: n m, psi: n m, kappa: m d_k, omega: number")
@@ -291,7 +295,8 @@ JVP = WRONG.plus(
         *allowed(332, "phi", "chi", "psi", "tau", "omega", "kappa", "rho", "alpha", "beta",
                  bounds=tangent, **OTHER),
         setting("small tangents", 339, divided(512, "u"), divided(2.0**16, "bar M", *(f"dot {x}" for x in INPUTS)),
-                at_the_limit("phi", "chi", "psi", "tau", "omega", "kappa", "rho", "alpha", "beta"), tangent),
+                at_the_limit("phi", "chi", "psi", "tau", "omega", "kappa", "rho", "alpha", "beta"),
+                turned("V"), turned("dot V"), tangent),
     ),
 )
 

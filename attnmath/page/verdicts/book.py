@@ -222,7 +222,8 @@ def each_cast(work: Callable, book: Book, root: Path | None, displays: list[Disp
              for group in groups.values() for k in range(0, len(group), at_a_time or len(group))]
     if not tasks:
         return []
-    tasks.sort(key=lambda task: -len(task[1]))  # what takes longest comes first
+    texts = {display.label: display.text for display in displays}
+    tasks.sort(key=lambda task: -sum(len(texts[label]) ** 2 for label in task[1]))  # what takes longest comes first
     if FORKS:
         importlib.import_module("torch")
     found: dict[str, Any] = {}
