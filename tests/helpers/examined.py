@@ -1,6 +1,6 @@
 """Examinations of what is planted or right, and what they say in one word; shared by tests and benchmarks."""
 
-from functools import cache
+from functools import lru_cache
 from unittest.mock import patch
 
 from attnmath import examine
@@ -9,7 +9,7 @@ from attnmath._examine.diagnosis import examination
 WORDS = "named", "not named", "named wrongly", "missed"
 
 
-@cache
+@lru_cache(32)
 def drawn(draw, takes, dtype, seed, *taken):
     return draw(takes, dtype, seed, *taken)
 
@@ -19,7 +19,24 @@ def once(draw):
     return lambda takes, dtype, seed, *taken: drawn(draw, frozenset(takes), dtype, seed, *taken)
 
 
-ONCE = dict(exact_cases=once(examination.exact_cases), cases=once(examination.cases))
+@lru_cache(2000)
+def solved(solve, case, means, truncate, dtype):
+    return solve(case, means, dtype)
+
+
+def once_each(solve):
+    """Solves each problem once, with its bounds, for all candidates that mean the same plain head."""
+    def found(case, means, dtype):
+        plain = means.pieces is None and means.ranks is None
+        return solved(solve, case, means, means.truncate, dtype) if plain else solve(case, means, dtype)
+
+    return found
+
+
+ONCE = dict(
+    exact_cases=once(examination.exact_cases), cases=once(examination.cases),
+    right_and_bounds=once_each(examination.right_and_bounds), exact_answer=once_each(examination.exact_answer),
+)
 
 
 def examined(candidate, dtype, seed=3, conventions=None, **more):

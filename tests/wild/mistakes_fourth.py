@@ -713,6 +713,83 @@ def mask_transposed_in_backward():
     return fwd, bwd
 
 
+@case(options={"causal": "causal", "scale": "softmax_scale"},
+      source="Dao-AILab/flash-attention flash_attn_interface.py")
+def flash_two_autograd_function():
+    """FlashAttention-2 in a torch.autograd.Function, bshd, tiles of 16 by 8; causal from the bottom right,
+    rows that see no key give zero; optional softmax_scale. Its author took it for right. Backward: hidden
+    scores are exponentiated before the mask multiplies by zero, so that one far above the log-sum-exp of
+    its row (by 89 in float32) gives infinity times zero: all gradients have NaN."""
+    BR, BC = 16, 8
+
+    class Flash(torch.autograd.Function):
+        @staticmethod
+        def _visible(i0, i1, j0, j1, shift):
+            i = torch.arange(i0, i1).unsqueeze(1)
+            return torch.arange(j0, j1).unsqueeze(0) <= i + shift
+
+        @staticmethod
+        def forward(ctx, q, k, v, causal, scale):
+            up = torch.float64 if q.dtype == torch.float64 else torch.float32
+            Q, K, V = (t.to(up).transpose(1, 2) for t in (q, k, v))
+            n, m = Q.shape[2], K.shape[2]
+            O, L = torch.zeros(*Q.shape[:3], V.shape[3], dtype=up), torch.zeros(Q.shape[:3], dtype=up)
+            for i0 in range(0, n, BR):
+                i1 = min(n, i0 + BR)
+                mi = torch.full((*Q.shape[:2], i1 - i0), -math.inf, dtype=up)
+                li = torch.zeros_like(mi)
+                oi = torch.zeros(*Q.shape[:2], i1 - i0, V.shape[3], dtype=up)
+                for j0 in range(0, m, BC):
+                    j1 = min(m, j0 + BC)
+                    if causal and j0 > i1 - 1 + m - n:
+                        break
+                    S = Q[:, :, i0:i1] @ K[:, :, j0:j1].transpose(-1, -2) * scale
+                    if causal:
+                        S = S.masked_fill(~Flash._visible(i0, i1, j0, j1, m - n), -math.inf)
+                    mnew = torch.maximum(mi, S.amax(-1))
+                    safe = torch.where(mnew == -math.inf, torch.zeros_like(mnew), mnew)
+                    P = torch.exp(S - safe[..., None])
+                    alpha = torch.exp(mi - safe)
+                    li = alpha * li + P.sum(-1)
+                    oi = alpha[..., None] * oi + P @ V[:, :, j0:j1]
+                    mi = mnew
+                empty = li == 0
+                O[:, :, i0:i1] = oi / torch.where(empty, torch.ones_like(li), li)[..., None]
+                L[:, :, i0:i1] = torch.where(empty, torch.full_like(li, math.inf), mi + torch.log(li))
+            ctx.save_for_backward(q, k, v, O, L)
+            ctx.causal, ctx.scale = causal, scale
+            return O.transpose(1, 2).to(q.dtype)
+
+        @staticmethod
+        def backward(ctx, dout):
+            q, k, v, O, L = ctx.saved_tensors
+            up = O.dtype
+            Q, K, V, dO = (t.to(up).transpose(1, 2) for t in (q, k, v, dout))
+            n, m = Q.shape[2], K.shape[2]
+            D = (dO * O).sum(-1)
+            dQ, dK, dV = torch.zeros_like(Q), torch.zeros_like(K), torch.zeros_like(V)
+            for j0 in range(0, m, BC):
+                j1 = min(m, j0 + BC)
+                for i0 in range(0, n, BR):
+                    i1 = min(n, i0 + BR)
+                    S = Q[:, :, i0:i1] @ K[:, :, j0:j1].transpose(-1, -2) * ctx.scale
+                    P = torch.exp(S - L[:, :, i0:i1, None])
+                    if ctx.causal:
+                        P = P * Flash._visible(i0, i1, j0, j1, m - n)
+                    dV[:, :, j0:j1] += P.transpose(-1, -2) @ dO[:, :, i0:i1]
+                    dP = dO[:, :, i0:i1] @ V[:, :, j0:j1].transpose(-1, -2)
+                    dS = P * (dP - D[:, :, i0:i1, None]) * ctx.scale
+                    dQ[:, :, i0:i1] += dS @ K[:, :, j0:j1]
+                    dK[:, :, j0:j1] += dS.transpose(-1, -2) @ Q[:, :, i0:i1]
+            back = [g.transpose(1, 2).to(x.dtype) for g, x in zip((dQ, dK, dV), (q, k, v))]
+            return (*back, None, None)
+
+    def flash_attn_func(q, k, v, causal=False, softmax_scale=None):
+        return Flash.apply(q, k, v, causal, q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale)
+
+    return flash_attn_func
+
+
 # ---------------------------------------------------------------- rounding
 
 

@@ -13,7 +13,17 @@ import numpy as np
 
 from attnmath._examine.diagnosis.coefficients import from_terms, scaled_letters
 from attnmath._examine.diagnosis.fresh import fresh_trials, sharpened, shortened
-from attnmath._examine.diagnosis.gate import Ask, Edit, Proof, Threshold, changes_of, edits_of, proof, reached
+from attnmath._examine.diagnosis.gate import (
+    Ask,
+    Edit,
+    Proof,
+    Threshold,
+    changes_of,
+    edits_of,
+    explains,
+    proof,
+    reached,
+)
 from attnmath._examine.diagnosis.mechanisms import flushed, replayed, rounded_somewhere, sameness, without_name
 from attnmath._examine.diagnosis.trial import SHAPES_DIFFER, Failure
 from attnmath._examine.mistakes.memory import MEMORY, PASSED_BACK
@@ -139,7 +149,7 @@ def one_edit(
     f = failures[0]
     every = (x for mistake in mistakes for x in edits_of(mistake, f, True, part))
     for edit, changes in islice(every, most_edits(f)):
-        if f.explained_by(changes):
+        if explains((edit,), f, changes):
             yield (edit,)
 
 
@@ -170,16 +180,16 @@ def two_edits(trials: Sequence[Failure]) -> Iterator[tuple[Edit, ...]]:
         return
     some = [f for f in trials if f.telling][:: max(1, len(trials) // SOME)]
     kinds = {(edit.mistake.title, edit.detail): edit for (edit,) in one_edit(failures, HEAD_MISTAKES)}
-    ranked = [(sum(f.explained_by(changes_of((edit,), f)) for f in some), edit) for edit in kinds.values()]
+    ranked = [(sum(explains((edit,), f) for f in some), edit) for edit in kinds.values()]
     for _, first in sorted(ranked, key=lambda x: -x[0])[:MOST_FIRST]:
-        left = next((f for f in trials if f.wrong and not f.explained_by(changes_of((first,), f))), None)
+        left = next((f for f in trials if f.wrong and not explains((first,), f)), None)
         if left is not None:
             yield from pairs_with(first, left)
     richest = max(failures, key=lambda f: (len(f.wrong), f.telling, f.size))
     parts = partly(richest)
     for (a, of_a), (b, of_b) in permutations(parts, 2):
         all_of_it = of_a | of_b == richest.wrong.keys() and a.mistake.name != b.mistake.name
-        if all_of_it and richest.explained_by(changes_of((a, b), richest)):
+        if all_of_it and explains((a, b), richest):
             yield a, b
 
 

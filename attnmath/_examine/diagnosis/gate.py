@@ -73,6 +73,13 @@ def changes_of(edits: Sequence[Edit], f: Failure) -> tuple[StepChanges, ...]:
     return (*(x for some in changes for x in some[:-1]), *(some[-1] for some in changes if some))
 
 
+def explains(edits: tuple[Edit, ...], f: Failure, changes: tuple[StepChanges, ...] | None = None) -> bool:
+    """Whether these edits give all that came in a problem; it keeps the answer, which is asked for again."""
+    if edits not in f.explained:
+        f.explained[edits] = f.explained_by(changes_of(edits, f) if changes is None else changes)
+    return f.explained[edits]
+
+
 # ---- a condition: what tells the problems in which an edit acts from the others ------------------
 
 
@@ -197,7 +204,7 @@ class Proof(NamedTuple):
         return all(each == (ALWAYS,) for each in self.when)
 
 
-def proof(edits: Sequence[Edit], trials: Sequence[Failure]) -> Proof | None:
+def proof(edits: tuple[Edit, ...], trials: Sequence[Failure]) -> Proof | None:
     """The edits with their conditions, if they give everything that came in all problems.
 
     One of them may act under a condition; where it rests, the others alone have to explain what came.
@@ -209,10 +216,10 @@ def proof(edits: Sequence[Edit], trials: Sequence[Failure]) -> Proof | None:
     possible, needed = set(range(len(edits))), set[int]()
     always = True
     for f in trials:
-        whole = f.explained_by(changes_of(edits, f))
+        whole = explains(edits, f)
         always &= whole
         for i in range(len(edits)):
-            alone = f.explained_by(changes_of([e for j, e in enumerate(edits) if j != i], f))
+            alone = explains(edits[:i] + edits[i + 1 :], f)
             needed |= {i} if f.telling and not alone else set()
             if not (whole or alone):
                 possible.discard(i)
@@ -223,9 +230,9 @@ def proof(edits: Sequence[Edit], trials: Sequence[Failure]) -> Proof | None:
     if len(needed) < len(edits):
         return None  # what is needed only where numbers are infinite is not told from others
     if always:
-        return Proof(tuple(edits), ((ALWAYS,),) * len(edits))
+        return Proof(edits, ((ALWAYS,),) * len(edits))
     for i in sorted(possible):
         found = tuple(conditions([f.case for f in acts[i]], [f.case for f in rests[i]])) if acts[i] else ()
         if any(f.telling for f in acts[i]) and 0 < len(found) <= (MOST_CONDITIONS if len(edits) == 1 else 1):
-            return Proof(tuple(edits), tuple(found if j == i else (ALWAYS,) for j in range(len(edits))))
+            return Proof(edits, tuple(found if j == i else (ALWAYS,) for j in range(len(edits))))
     return None

@@ -1,8 +1,9 @@
 """A problem that was tried: what came, what is right, how far off it may be; whether wrong steps give it."""
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from attnmath.rounding.formats import unit_roundoff
 
 TINY, HUGE, LARGE = 1e-300, 1e200, 1e15
 NEAR = 1e-7  # how well a difference of the output in float64 is known
+FEW, KEPT = 8000, 1  # scores of problems of which wrong steps are kept, and how many beside the last
 SHAPES_DIFFER = ValueError, TypeError, IndexError  # numbers of other shapes stand in a letter's place
 ARGUMENT = {"dQ": "Q", "dK": "K", "dV": "V", "dB": "bias"}
 
@@ -34,6 +36,9 @@ class Failure:
     wrong: dict[str, np.ndarray]  # for each output, which entries
     means: Conventions
     dtype: str
+    explained: dict[Any, bool] = field(default_factory=dict, init=False, repr=False)  # of edits that were tried
+    _unchanged: dict[str, bool] = field(default_factory=dict, init=False, repr=False)  # what right steps give
+    _last: list[Steps] = field(default_factory=list, init=False, repr=False)  # that were changed
 
     @property
     def generic(self) -> bool:
@@ -62,8 +67,10 @@ class Failure:
 
     def under(self, means: Conventions) -> "Failure":
         """The same answer, judged by other conventions for empty rows or for causal masks."""
+        if means == self.means:
+            return self
         scaled = means.scale == self.means.scale or self.case.scale is not None
-        if means == self.means or scaled and not (self.case.causal or "empty row" in self.case.traits):
+        if scaled and not (self.case.causal or "empty row" in self.case.traits):
             return replace(self, means=means)
         want, off = right_and_bounds(self.case, means, self.dtype)
         judged = judge_answer(self.got, want, off, self.dtype)
@@ -78,7 +85,14 @@ class Failure:
     def steps(self, changes: Collection[StepChanges] = ()) -> Steps:
         """The problem solved with these changes."""
         self.right.answer()
-        return self.right.changed(changes)
+        *ways, change = changes or ({},)
+        if self.case.Q[..., 0].size * self.case.K.shape[2] > FEW or any(x in change for way in ways for x in way):
+            return self.right.changed(changes)
+        s = next((s for s in self._last if s.changes[-1] is change), None)
+        if s is None:  # the same change is tried with D and P found in several ways
+            s = self.right.changed((change,))
+            self._last[:] = [*self._last[-KEPT:], s]
+        return s.changed(ways) if ways else s
 
     def gives(self, changes: Collection[StepChanges]) -> bool:
         """Whether wrong steps give everything that came."""
@@ -129,15 +143,25 @@ class Failure:
 
     def _nearer(self, s: Steps) -> bool:
         """Whether most of what is wrong is gone."""
-        before = after = np.float64(0.0)
+        before, rest = self._far
+        after = np.float64(0.0)
+        with np.errstate(all="ignore"):
+            for letter, (got, unit) in rest.items():
+                form = s.output(letter)[self.wrong[letter]]
+                after += np.nan_to_num(np.where(blown(form), 0.0, np.abs(got - form) / unit), nan=HUGE).sum()
+        return bool(after < before / 2)
+
+    @cached_property
+    def _far(self) -> tuple[np.float64, dict[str, tuple[np.ndarray, np.ndarray]]]:
+        """How far off what is wrong is; of each output what came there, and the units that it is counted in."""
+        before, rest = np.float64(0.0), {}
         for letter, wrong in self.wrong.items():
-            got, want, form = (x[wrong] for x in (getattr(self.got, letter), getattr(self.want, letter),
-                                                  s.output(letter)))
+            got, want = (x[wrong] for x in (getattr(self.got, letter), getattr(self.want, letter)))
             unit = np.broadcast_to(self.allowed[letter][0], wrong.shape)[wrong] + TINY  # entries may be 0 exactly
             with np.errstate(all="ignore"):
                 before += np.nan_to_num(np.abs(got - want) / unit, nan=HUGE, posinf=HUGE).sum()
-                after += np.nan_to_num(np.where(blown(form), 0.0, np.abs(got - form) / unit), nan=HUGE).sum()
-        return bool(after < before / 2)
+            rest[letter] = got, unit
+        return before, rest
 
     @cached_property
     def allowed(self) -> dict[str, tuple[np.ndarray, float]]:
@@ -155,17 +179,33 @@ class Failure:
             found[letter] = bound, 16 * unit_roundoff(self.dtype) + 4 * rough
         return found
 
+    @cached_property
+    def _any(self) -> dict[str, np.ndarray | None]:
+        """For each output the entries that may be anything, if there are some."""
+        free = {letter: bound == np.inf for letter, (bound, _) in self.allowed.items()}
+        return {letter: x if x.any() else None for letter, x in free.items()}
+
     def gives_letter(self, letter: str, s: Steps) -> bool:
         """Whether wrong steps give what came, up to the roundings that both forms have."""
-        form, got = s.output(letter), getattr(self.got, letter)
+        form = s.output(letter)
+        if form is not self.right.output(letter):
+            return self._near(letter, form)
+        if letter not in self._unchanged:  # most steps leave some outputs alone
+            self._unchanged[letter] = self._near(letter, form)
+        return self._unchanged[letter]
+
+    def _near(self, letter: str, form: np.ndarray | None) -> bool:
+        """Whether these numbers are what came."""
+        got = getattr(self.got, letter)
         if form is None or form.shape != got.shape:
             return False
-        bound, rough = self.allowed[letter]
+        (bound, rough), free = self.allowed[letter], self._any[letter]
         with np.errstate(all="ignore"):
             size = np.abs(form)
-            if size.max(initial=0.0) < LARGE:
-                near = np.abs(got - form) <= bound + rough * size.max((-2, -1), keepdims=True, initial=0.0)
-                return bool(np.all(near | (bound == np.inf)))
+            most = size.max((-2, -1), keepdims=True, initial=0.0)
+            if most.max(initial=0.0) < LARGE:
+                near = np.abs(got - form) <= bound + rough * most
+                return bool(near.all() or free is not None and (near | free).all())
             over = blown(form)
             if "empty row" not in self.case.traits:
                 return bool(blown(got).any())  # too large for a format: that can be compared, and how large not

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnmath._examine.diagnosis.diagnosis import said
-from attnmath._examine.diagnosis.gate import Edit, edits_of, proof
+from attnmath._examine.diagnosis.gate import Edit, edits_of, explains, proof
 from attnmath._examine.layer import latent
 from attnmath._examine.layer.layer import LayerAnswer
 from attnmath._examine.layer.mistakes import DICTIONARY
@@ -43,7 +43,7 @@ def diagnose_layer(problems: Sequence[Tried], fresh: Callable[[], Iterable[objec
 
 def one_edit(t: Any) -> Iterator[tuple[Edit, ...]]:
     """Each edit that gives what came in a problem."""
-    return ((edit,) for edit, changes in forms_in(t) if t.explained_by(changes))
+    return ((edit,) for edit, changes in forms_in(t) if explains((edit,), t, changes))
 
 
 def two_edits(t: Any) -> Iterator[tuple[Edit, ...]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from attnmath._examine.layer.pieced import steps_of
 from attnmath._examine.layer.running_error import right_and_off
 from attnmath._examine.problems.bounds import where_in_words
 from attnmath._examine.problems.case import Conventions
-from attnmath._examine.problems.steps import StepChanges
+from attnmath._examine.problems.steps import StepChanges, Steps, all_users
 from attnmath._words.tolerance import CONSTANT, SHARE
 from attnmath.rounding.formats import ratio
 
@@ -32,6 +33,7 @@ class Tried:
     off: LayerAnswer
     means: Conventions
     short: bool = False  # bfloat16 or float16: judged as a whole too
+    explained: dict[Any, bool] = field(default_factory=dict, init=False, repr=False)  # of edits that were tried
 
     @classmethod
     def of(cls, case: LayerCase, got: LayerAnswer, means: Conventions, dtype: str) -> Tried:
@@ -76,7 +78,7 @@ class Tried:
         """The problem solved, and what depends on what."""
         s = steps_of(self.case, self.means)
         s.layer_answer()
-        return s.traced()
+        return traced(s)
 
     def steps(self, changes: Sequence[StepChanges] = ()) -> LayerSteps:
         """The problem solved with these changes."""
@@ -139,6 +141,31 @@ class Tried:
         """The places of all wrong entries."""
         found = ((name, _four(name, x), _four(name, getattr(self.got, name))) for name, x in self.wrong.items())
         return "; ".join(where_in_words(*x) for x in found)
+
+
+def traced(s: LayerSteps) -> LayerSteps:
+    """The same, with what depends on what seen by running each step that was computed once more."""
+    there = s.table.keys() & s.__dict__.keys()
+    uses = {letter: _Seen(s).by(s.table[letter]) & there for letter in there}
+    s.downstream = {x: frozenset({x}) for x in s.table} | all_users(uses)
+    return s
+
+
+class _Seen:
+    """Steps that note which letters are read."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps, self._letters = steps, set[str]()
+
+    def __getattr__(self, letter: str) -> Any:
+        self._letters.add(letter)
+        return getattr(self._steps, letter)
+
+    def by(self, step: Any) -> set[str]:
+        """What a step reads."""
+        with np.errstate(all="ignore"):
+            step(self)
+        return self._letters
 
 
 def _four(name: str, x: np.ndarray) -> np.ndarray:

@@ -72,10 +72,11 @@ def modes(change: StepChanges) -> Iterator[tuple[str, tuple[StepChanges, ...]]]:
     if forward:
         yield IN_OUTPUT, (in_output(forward),)
         yield IN_OUTPUT, (FROM_O, in_output(forward))
+    back = in_way_back(whole)
     for way in ways:
         yield IN_BOTH, (*way, whole)
         if forward:
-            yield IN_WAY_BACK, (*way, in_way_back(whole))
+            yield IN_WAY_BACK, (*way, back)
         elif change.keys() & BEFORE_BOTH:
             for letter, words in KERNELS.items():
                 yield words, (in_one(letter, way, change),)

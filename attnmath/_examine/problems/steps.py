@@ -6,6 +6,7 @@ letters that its step names; what the way back uses is a letter of its own (P_ba
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -20,7 +21,7 @@ StepChanges = Mapping[str, Callable[["Steps", Any], Any]]  # letter: from the ri
 def plain_softmax(A: np.ndarray) -> np.ndarray:
     """Softmax of every row; zero where a row is -inf everywhere. Not the formula that may be judged by it."""
     top = A.max(-1, keepdims=True, initial=-np.inf)
-    E = np.exp(A - np.where(np.isneginf(top), 0.0, top))
+    E = np.exp(A - np.where(top == -np.inf, 0.0, top))
     total = rowsum(E)
     return E / np.where(total == 0, 1.0, total)
 
@@ -28,7 +29,7 @@ def plain_softmax(A: np.ndarray) -> np.ndarray:
 def log_sum_exp(A: np.ndarray) -> np.ndarray:
     """Of every row, as a column; infinite where it is empty, so that its weights are 0."""
     top = A.max(-1, keepdims=True, initial=-np.inf)
-    top = np.where(np.isneginf(top), 0.0, top)
+    top = np.where(top == -np.inf, 0.0, top)
     total = rowsum(np.exp(A - top))
     return np.where(total == 0, np.inf, top + np.log(total))
 
@@ -85,16 +86,12 @@ STEPS: dict[str, Step] = {
 
 def downstream(table: Mapping[str, Step]) -> dict[str, frozenset[str]]:
     """For each letter all that depend on it, itself included: what a step names stands in its code."""
-    uses = {letter: set(step.__code__.co_names) & table.keys() for letter, step in table.items()}
-    return _all_users(uses)
+    return all_users({letter: set(step.__code__.co_names) & table.keys() for letter, step in table.items()})
 
 
-def _all_users(uses: Mapping[str, Collection[str]]) -> dict[str, frozenset[str]]:
+def all_users(uses: Mapping[str, Collection[str]]) -> dict[str, frozenset[str]]:
     """For each letter itself and all that use it, or what uses it."""
-    users: dict[str, list[str]] = {letter: [] for letter in uses}
-    for letter, used in uses.items():
-        for x in used:
-            users[x].append(letter)
+    users = {x: [letter for letter, used in uses.items() if x in used] for x in uses}
     found = {}
     for letter in uses:
         seen, left = {letter}, [letter]
@@ -109,23 +106,6 @@ def _all_users(uses: Mapping[str, Collection[str]]) -> dict[str, frozenset[str]]
 DOWNSTREAM = downstream(STEPS)
 
 
-class _Seen:
-    """Steps that note which letters are read."""
-
-    def __init__(self, steps: "Steps") -> None:
-        self._steps, self._letters = steps, set[str]()
-
-    def __getattr__(self, letter: str) -> Any:
-        self._letters.add(letter)
-        return getattr(self._steps, letter)
-
-    def by(self, step: Any) -> set[str]:
-        """What a step reads."""
-        with np.errstate(all="ignore"):
-            step(self)
-        return self._letters
-
-
 class Steps:
     """The letters of a head for one case; each is computed once, by its step."""
 
@@ -134,6 +114,8 @@ class Steps:
     case: Case
     means: Conventions
     changes: tuple[StepChanges, ...]
+    quiet = False  # while a letter is computed, and with it all that it asks for
+    origin: Self | None = None  # what it was before its last changes
 
     def __init__(self, case: Case, means: Conventions | None = None, changes: Iterable[StepChanges] = ()) -> None:
         self.case, self.means, self.changes = case, means or Conventions(), tuple(changes)
@@ -143,42 +125,45 @@ class Steps:
     def __getattr__(self, letter: str) -> Any:
         if letter not in self.table:
             raise AttributeError(letter)
-        with np.errstate(all="ignore"):
-            value = self.table[letter](self)
-            for change in self.changes:
-                if letter in change:
-                    value = change[letter](self, value)
+        if not self.quiet:
+            self.quiet = True
+            try:
+                with np.errstate(all="ignore"):
+                    return self.__getattr__(letter)
+            finally:
+                self.quiet = False
+        value = self.table[letter](self)
+        for change in self.changes:
+            if letter in change:
+                value = change[letter](self, value)
         self.__dict__[letter] = value
         return value
 
     def changed(self, changes: Collection[StepChanges]) -> Self:
         """The same case with further changes; letters that these cannot reach are taken over."""
         reached = set().union(*(self.downstream[letter] for change in changes for letter in change))
+        kept = ((x, value) for x, value in self.__dict__.items() if x not in reached)
+        return self._with(kept, changes=(*self.changes, *changes), origin=self)
+
+    def _with(self, state: Iterable[tuple[str, Any]], **more: Any) -> Self:
+        """Another, of which no letter is being computed."""
         other = object.__new__(type(self))
-        other.__dict__ |= {x: value for x, value in self.__dict__.items() if x not in reached}
-        other.changes = (*self.changes, *changes)
+        other.__dict__.update(state, **more, quiet=False)
         return other
 
-    def traced(self) -> Self:
-        """The same, with what depends on what seen by running each step that was computed once more."""
-        there = self.table.keys() & self.__dict__.keys()
-        uses = {letter: _Seen(self).by(self.table[letter]) & there for letter in there}
-        self.downstream = {x: frozenset({x}) for x in self.table} | _all_users(uses)
-        return self
-
-    def at(self, case: Any) -> "Steps":
+    def at(self, case: Any) -> Self:
         """The same program for another problem."""
-        other = object.__new__(type(self))
-        other.__dict__ |= {x: value for x, value in self.__dict__.items() if x not in self.table}
-        other.case = case
-        return other
+        kept = ((x, value) for x, value in self.__dict__.items() if x not in self.table)
+        return self._with(kept, case=case, origin=None)
 
-    def apart(self, without: StepChanges, *more: StepChanges) -> "Steps":
-        """The same without one of its changes, and with more."""
-        other = object.__new__(type(self))
-        other.__dict__ |= {x: value for x, value in self.__dict__.items() if x not in self.table}
-        other.changes = (*(change for change in self.changes if change is not without), *more)
-        return other
+    def apart(self, without: StepChanges, *more: StepChanges) -> Self:
+        """The same without one of its changes, and with more; what it was before that is not done again."""
+        before = self.origin
+        while before is not None and any(change is without for change in before.changes):
+            before = before.origin
+        before = before or self._with(self.at(self.case).__dict__.items(), changes=())
+        rest = (change for change in self.changes[len(before.changes) :] if change is not without)
+        return before.changed((*rest, *more))
 
     def answer(self) -> Answer:
         """The output and all gradients."""
@@ -202,12 +187,8 @@ def empty_weight(empty: str | None, m: int) -> float:
     return {"uniform": 1 / m, "sum": 1.0}.get((empty or "").split(" ")[0], 0.0)
 
 
-def _mean(s: Steps, P: np.ndarray) -> np.ndarray:
-    return np.where(rows_without_keys(s), empty_weight("uniform", P.shape[-1]), P)
-
-
-def _sum(s: Steps, P: np.ndarray) -> np.ndarray:
-    return np.where(rows_without_keys(s), empty_weight("sum", P.shape[-1]), P)
+def _mean(s: Steps, P: np.ndarray, empty: str = "uniform") -> np.ndarray:
+    return np.where(rows_without_keys(s), empty_weight(empty, P.shape[-1]), P)
 
 
 def zero_without_keys(s: Steps, P: np.ndarray) -> np.ndarray:
@@ -215,6 +196,7 @@ def zero_without_keys(s: Steps, P: np.ndarray) -> np.ndarray:
     return np.where(rows_without_keys(s), 0.0, P)
 
 
+_sum = partial(_mean, empty="sum")
 EMPTY_ROWS: dict[str, StepChanges] = {  # by convention, what differs from rows that are zero
     "uniform": {"P": _mean, "P_back": _mean, "dA": zero_without_keys},
     "uniform with gradient": {"P": _mean, "P_back": _mean},

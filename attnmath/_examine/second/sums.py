@@ -28,6 +28,9 @@ class SecondEdit(NamedTuple):
     change: Change
     way: tuple[StepChanges, ...] = ()
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.title))
+
     def changes(self, case: Case, means: Conventions) -> tuple[StepChanges, ...]:
         """The steps that differ; none where there is nothing to change."""
         change = self.change(case, means)
