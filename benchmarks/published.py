@@ -52,14 +52,14 @@ class First:
     """A kernel with the first configuration of those that it would be tuned with."""
 
     def __init__(self, kernel: Any, config: Any) -> None:
-        self.kernel, self.sizes = kernel, config.kwargs
+        self.kernel, self.sizes, self.arg_names = kernel, config.kwargs, kernel.arg_names
+
+    def run(self, *given: Any, grid: Any, warmup: bool = False, **named: Any) -> Any:
+        of = (lambda meta: grid({**self.sizes, **meta})) if callable(grid) else grid
+        return self.kernel[of](*given, **named, **self.sizes)
 
     def __getitem__(self, grid: Any) -> Callable:
-        def run(*given: Any, **named: Any) -> Any:
-            of = (lambda meta: grid({**self.sizes, **meta})) if callable(grid) else grid
-            return self.kernel[of](*given, **named, **self.sizes)
-
-        return run
+        return partial(self.run, grid=grid)
 
 
 def on_a_processor() -> None:
@@ -161,7 +161,7 @@ def flag_attention(clone: Path, case: str) -> dict:
 
 def flash_linear_attention(clone: Path, case: str) -> dict:
     """Its softmax attention, always causal."""
-    torch.compile = lambda x: x  # type: ignore[assignment, misc]
+    torch.compile = lambda x=None, **_: x or (lambda of: of)  # type: ignore[assignment, misc]
     sys.path.insert(0, str(clone))
     attention = importlib.import_module("fla.ops.attn.parallel").parallel_attn
 
