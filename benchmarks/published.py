@@ -220,19 +220,19 @@ KERNELS = {
         patched="the driver; autotuning; flash_attn's backward pass, written out"),
     "triton": Kernel(
         "lightseekorg/triton", triton_tutorial, dict(HALF, d_k=32, d_v=32),
-        {"plain": dict(scale="scale"), "causal": dict(causal="causal")}, dtype="float16",
+        {"plain": {}, "scale": dict(scale="scale"), "causal": dict(causal="causal")}, dtype="float16",
         patched="the driver; autotuning"),
     "triton-flash-attention": Kernel(
         "hkproj/triton-flash-attention", explained, HALF,
-        {"plain": dict(scale="scale"), "causal": dict(causal="causal")}, dtype="float16",
+        {"plain": {}, "scale": dict(scale="scale"), "causal": dict(causal="causal")}, dtype="float16",
         patched="the driver; autotuning"),
     "flashattention2-custom-mask": Kernel(
         "alexzhang13/flashattention2-custom-mask", custom_mask, HALF,
-        {"plain": dict(scale="scale"), "boolean mask": dict(mask="mask")}, dtype="float16",
+        {"plain": {}, "scale": dict(scale="scale"), "boolean mask": dict(mask="mask")}, dtype="float16",
         patched="the driver; autotuning"),
     "FlagAttention": Kernel(
         "FlagOpen/FlagAttention", flag_attention, dict(b=1, H=2, d_k=16, d_v=16),
-        {"plain": dict(scale="sm_scale"), "causal": dict(causal="causal"), "groups": dict(groups=None)},
+        {"plain": {}, "scale": dict(scale="sm_scale"), "causal": dict(causal="causal")},
         patched="what PyTorch says of the chip"),
     "flash-linear-attention": Kernel(
         "fla-org/flash-linear-attention", flash_linear_attention,
