@@ -3,13 +3,14 @@
     TRITON_INTERPRET=1 python benchmarks/published.py --clones DIR              all that lie there
     TRITON_INTERPRET=1 python benchmarks/published.py --clones DIR jvp_flash_attention:causal --write
 
-DIR holds the clones under their own names: DIR/jvp_flash_attention, DIR/rcm, DIR/triton,
-DIR/sink-flash-attention-kernel. Nothing of them is changed but what a GPU or its driver would answer, and
-autotuning takes the first configuration that it is given. With --write the verdicts go into
+DIR holds the clones under their own names: DIR/rcm, DIR/jvp_flash_attention and so on, the keys of KERNELS.
+Nothing of them is changed but what a GPU or its driver would answer, and autotuning takes the first
+configuration that it is given. With --write the verdicts go into
 attnmath/book/published.json, which the museum shows.
 """
 
 import argparse
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -19,6 +20,7 @@ import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,7 @@ class Processor:
         return torch.device("cpu")
 
     def get_current_target(self) -> Any:
-        return types.SimpleNamespace(backend="none", arch=0, warp_size=32)
+        return types.SimpleNamespace(backend="cpu", arch=0, warp_size=32)
 
     def get_current_device(self) -> int:
         return 0
@@ -50,14 +52,14 @@ class First:
     """A kernel with the first configuration of those that it would be tuned with."""
 
     def __init__(self, kernel: Any, config: Any) -> None:
-        self.kernel, self.sizes = kernel, config.kwargs
+        self.kernel, self.sizes, self.arg_names = kernel, config.kwargs, kernel.arg_names
+
+    def run(self, *given: Any, grid: Any, warmup: bool = False, **named: Any) -> Any:
+        of = (lambda meta: grid({**self.sizes, **meta})) if callable(grid) else grid
+        return self.kernel[of](*given, **named, **self.sizes)
 
     def __getitem__(self, grid: Any) -> Callable:
-        def run(*given: Any, **named: Any) -> Any:
-            of = (lambda meta: grid({**self.sizes, **meta})) if callable(grid) else grid
-            return self.kernel[of](*given, **named, **self.sizes)
-
-        return run
+        return partial(self.run, grid=grid)
 
 
 def on_a_processor() -> None:
@@ -120,14 +122,78 @@ def triton_tutorial(clone: Path, case: str) -> dict:
     return dict(fn=fn, framework="torch", layout="bhsd")
 
 
+def custom_mask(clone: Path, case: str) -> dict:
+    """The tutorial with a mask for each head."""
+    sys.path.insert(0, str(clone))
+    attention = importlib.import_module("fa2_custom_mask").flash_attention_custom_mask
+
+    def fn(q: Any, k: Any, v: Any, mask: Any = None, scale: float | None = None) -> Any:
+        mask = None if mask is None else mask.expand(*q.shape[:-1], k.shape[-2])
+        return attention(q, k, v, mask, q.shape[-1] ** -0.5 if scale is None else scale)
+
+    return dict(fn=fn, framework="torch", layout="bhsd")
+
+
+def explained(clone: Path, case: str) -> dict:
+    attention = module(clone / "triton" / "flash_attention.py").TritonAttention.apply
+
+    def fn(q: Any, k: Any, v: Any, causal: bool = False, scale: float | None = None) -> Any:
+        return attention(q, k, v, causal, q.shape[-1] ** -0.5 if scale is None else scale)
+
+    return dict(fn=fn, framework="torch", layout="bhsd")
+
+
+def flag_attention(clone: Path, case: str) -> dict:
+    """It asks PyTorch for its chip; for one that it does not know it has tiles of 32 by 32."""
+    answers: dict[str, Callable] = dict(
+        device_of=lambda x: 0, device=lambda x: contextlib.nullcontext(), get_device_capability=lambda: (9, 0),
+        get_device_properties=lambda x: types.SimpleNamespace(multi_processor_count=1))
+    for name, answer in answers.items():
+        setattr(torch.cuda, name, answer)
+    sys.path.insert(0, str(clone / "src"))
+    attention = importlib.import_module("flag_attn").flash_attention
+
+    def fn(q: Any, k: Any, v: Any, causal: bool = False, sm_scale: float | None = None) -> Any:
+        return attention(q, k, v, causal, sm_scale)
+
+    return dict(fn=fn, framework="torch", layout="bhsd")
+
+
+def flash_linear_attention(clone: Path, case: str) -> dict:
+    """Its softmax attention, always causal."""
+    torch.compile = lambda x=None, **_: x or (lambda of: of)  # type: ignore[assignment, misc]
+    sys.path.insert(0, str(clone))
+    attention = importlib.import_module("fla.ops.attn.parallel").parallel_attn
+
+    def fn(q: Any, k: Any, v: Any, scale: float | None = None) -> Any:
+        return attention(q, k, v, scale=scale, window_size=40 if case == "window" else None)
+
+    reference = dict(reference=partial(banded, axes=(1, 2), window=40)) if case == "window" else {}
+    return dict(fn=fn, framework="torch", layout="bshd", **reference)
+
+
 def sink_flash_attention(clone: Path, case: str) -> dict:
     """Always causal; without sink tokens and with a window of all its rows it is plain causal attention."""
     attention = module(clone / "sink_attention" / "sink_flash_attention.py").sink_flash_attention
+    tokens, window = (3, 20) if case == "sink tokens, window" else (0, 64)
 
     def fn(q: Any, k: Any, v: Any) -> Any:
-        return attention(q, k, v, num_sink=0, window_size=64)
+        return attention(q, k, v, num_sink=tokens, window_size=window)
 
-    return dict(fn=fn, framework="torch", layout="bhsd")
+    reference = dict(reference=partial(banded, tokens=tokens, window=window)) if tokens else {}
+    return dict(fn=fn, framework="torch", layout="bhsd", **reference)
+
+
+def banded(q: Any, k: Any, v: Any, *, window: int, tokens: int = 0, axes: tuple[int, int] | None = None) -> Any:
+    """Each row sees itself and those before it in the window, and the first tokens; by PyTorch alone."""
+    if axes:
+        q, k, v = (x.transpose(*axes) for x in (q, k, v))
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    i, j = torch.arange(q.shape[-2])[:, None], torch.arange(k.shape[-2])
+    hidden = (j > i) | (j <= i - window) & (j >= tokens)
+    weights = torch.softmax((q @ k.mT * q.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf), -1)
+    o = weights @ v
+    return o.transpose(*axes) if axes else o
 
 
 @dataclass(frozen=True)
@@ -143,6 +209,7 @@ class Kernel:
 
 
 SQUARE = dict(b=1, H=1, G=1, n=64, m=64, d_k=32, d_v=32)
+HALF = dict(b=1, H=1, G=1, n=256, m=256, d_k=32, d_v=32)
 KERNELS = {
     "jvp_flash_attention": Kernel(
         "amorehead/jvp_flash_attention", jvp_flash_attention, SQUARE,
@@ -152,11 +219,28 @@ KERNELS = {
         "NVlabs/rcm", rcm, dict(b=1, H=2, G=2, n=40, m=40, d_k=16, d_v=16), {"plain": dict(scale="sm_scale")},
         patched="the driver; autotuning; flash_attn's backward pass, written out"),
     "triton": Kernel(
-        "lightseekorg/triton", triton_tutorial, dict(b=1, H=1, G=1, n=128, m=128, d_k=64, d_v=64),
-        {"plain": dict(scale="scale"), "causal": dict(causal="causal")}, dtype="float16",
+        "lightseekorg/triton", triton_tutorial, dict(HALF, d_k=32, d_v=32),
+        {"plain": {}, "scale": dict(scale="scale"), "causal": dict(causal="causal")}, dtype="float16",
         patched="the driver; autotuning"),
+    "triton-flash-attention": Kernel(
+        "hkproj/triton-flash-attention", explained, HALF,
+        {"plain": {}, "scale": dict(scale="scale"), "causal": dict(causal="causal")}, dtype="float16",
+        patched="the driver; autotuning"),
+    "flashattention2-custom-mask": Kernel(
+        "alexzhang13/flashattention2-custom-mask", custom_mask, HALF,
+        {"plain": {}, "scale": dict(scale="scale"), "boolean mask": dict(mask="mask")}, dtype="float16",
+        patched="the driver; autotuning"),
+    "FlagAttention": Kernel(
+        "FlagOpen/FlagAttention", flag_attention, dict(b=1, H=2, d_k=16, d_v=16),
+        {"plain": {}, "scale": dict(scale="sm_scale"), "causal": dict(causal="causal")},
+        patched="what PyTorch says of the chip"),
+    "flash-linear-attention": Kernel(
+        "fla-org/flash-linear-attention", flash_linear_attention,
+        dict(b=1, H=2, G=1, n=160, m=160, d_k=16, d_v=16),
+        {"causal": dict(scale="scale"), "window": {}}, patched="the driver; torch.compile"),
     "sink-flash-attention-kernel": Kernel(
-        "RulinShao/sink-flash-attention-kernel", sink_flash_attention, SQUARE, {"causal": {}}),
+        "RulinShao/sink-flash-attention-kernel", sink_flash_attention, SQUARE,
+        {"causal": {}, "sink tokens, window": {}}),
 }
 
 

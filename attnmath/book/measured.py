@@ -1,4 +1,4 @@
-"""What benchmarks/second_order.py, rounding.py and ring.py have measured: tables and a figure."""
+"""What benchmarks/second_order.py, rounding.py, ring.py and compiled.py have found: tables and a figure."""
 
 import json
 from collections.abc import Iterable
@@ -143,6 +143,23 @@ def gpu_table(data: dict | None) -> Any:
         return as_table("| on a GPU |\n| --- |\n| not measured |")
     first, *names = data["rows"][0]
     return _table(first, names, ((str(row[first]), [str(row[x]) for x in names]) for row in data["rows"]))
+
+
+def compiled_record() -> list[dict[str, Any]]:
+    """The record of benchmarks/compiled.py: what the kernels take of three chips, that need not be there."""
+    return json.loads(files("attnmath.book").joinpath("compiled.json").read_text("utf-8"))
+
+
+def compiled_table(data: list[dict], dtype: str = "bfloat16", d: int = 64, option: str = "causal") -> Any:
+    """For one size of the heads: each kernel's tile, and on each chip registers of a thread, KiB of a block."""
+    chips = list(dict.fromkeys(row["chip"] for row in data))
+    cells: dict[str, list[str]] = {}
+    for row in data:
+        if (row["dtype"], row["d"], row["option"]) == (dtype, d, option):
+            of = f", {row['of']}" if row["of"] else ""
+            tile = cells.setdefault(f"`{row['kernel']}`{of}", [f"{row['rows']} x {row['keys']}"])
+            tile.append(f"{row['registers']}, {row['shared'] / 1024:.0f}")
+    return _table("kernel", ["tile", *(f"sm_{chip}" for chip in chips)], cells.items())
 
 
 def _table(first: str, heads: Any, rows: Iterable) -> Any:

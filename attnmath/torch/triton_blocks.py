@@ -31,7 +31,7 @@ HALF = {  # 16 bits: by kernel and head size
 FULL = {  # float32, whose products are not those of tensor cores
     "forward": {64: Blocks(64, 32), 128: Blocks(32, 16)},
     "jvp": {32: Blocks(32, 32, registers=255), 64: Blocks(32, 16), 128: Blocks(16, 16)},
-    "rows": {32: Blocks(32, 16), 64: Blocks(8, 16), 128: Blocks(16, 16)},
+    "rows": {32: Blocks(32, 16), 64: Blocks(8, 16, 4), 128: Blocks(16, 16)},
     "columns": {64: Blocks(32, 16), 128: Blocks(16, 16)},
     "tiles": {128: Blocks(16, 16)},
 }

@@ -93,3 +93,15 @@ def test_the_record_of_a_ring_is_whole():
     assert all(each["sent"] == each["formula"] > 0 for each in data["bytes"])
     assert {each["derivative"] for each in data["bytes"]} == {"forward", "backward", "jvp", "double backward"}
     assert all(len(each["tiles"]) == each["ranks"] for each in data["tiles"])
+
+
+def test_the_table_of_what_is_compiled_has_a_row_for_each_kernel_and_a_column_for_each_chip():
+    row = dict(chip=80, dtype="bfloat16", d=64, option="causal", kernel="output", of="", rows=128, keys=64,
+               registers=200, shared=24576)
+    rows = [row, row | dict(chip=90, registers=125, shared=33000), row | dict(option="bias"), row | dict(d=32),
+            row | dict(kernel="by_rows", of="second", keys=32), row | dict(dtype="float32")]
+    text = m.compiled_table(rows).data
+    assert text.splitlines()[0] == "| kernel | tile | sm_80 | sm_90 |"
+    assert text.splitlines()[2:] == ["| `output` | 128 x 64 | 200, 24 | 125, 32 |",
+                                     "| `by_rows`, second | 128 x 32 | 200, 24 |"]
+    assert {row["chip"] for row in m.compiled_record()} == {80, 90, 100}

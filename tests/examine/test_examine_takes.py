@@ -217,6 +217,19 @@ def test_a_scale_of_zero_is_a_hazard():
     assert report.right and [h.name for h in report.hazards] == ["scale_of_zero"]
 
 
+def test_a_scale_of_zero_is_judged_under_the_mask_that_is_always_there():
+    """Not as without a mask: nothing is wrong with it."""
+    def fn(q, k, v, scale=None):
+        A = (q.shape[-1] ** -0.5 if scale is None else scale) * q @ k.swapaxes(-1, -2)
+        A = np.where(np.tri(*A.shape[-2:], dtype=bool), A, -np.inf)
+        E = np.exp(A - A.max(-1, keepdims=True))
+        return E / E.sum(-1, keepdims=True) @ v
+
+    report = examine(fn, options={"scale": "scale"}, seed=0, sizes={"n": 16, "m": 16}, smallest=False)
+    assert report.right and "always_causal" in [f.name for f in report.findings]
+    assert not report.hazards
+
+
 def test_no_more_queries_than_keys():
     report = examine(only(lambda q, k, v: q.shape[-2] <= k.shape[-2]), seed=1, smallest=False)
     assert report.right and takes(report) == "n up to m" and all(p.passed for p in report.problems)
@@ -413,3 +426,15 @@ def test_an_output_that_is_cut_to_the_width_of_the_keys():
 
     report = examine(cut, seed=1, smallest=False)
     assert report.right and any(f.name == "one_width" for f in report.hazards)
+
+
+def test_a_problem_is_not_cut_to_lengths_that_are_not_taken():
+    """A kernel without checks of its bounds writes beyond its arrays, however wrong it is."""
+    asked = set()
+
+    def halved(q, k, v):
+        asked.add((q.shape[-2], k.shape[-2]))
+        return plain(q, k, v) * (0.5 if k.shape[-2] > 8 else 1)
+
+    report = examine(halved, sizes={"n": 32, "m": 32}, layout="bhsd", seed=0, smallest=False)
+    assert not report.right and asked == {(32, 32)}

@@ -255,7 +255,7 @@ class Examination:
         """What is wrong with what e was given, by these conventions."""
 
         def ask(case: Case) -> Failure | None:
-            f = e.judged(case).failure
+            f = e.judged(case).failure if e.candidate.taken.fits(case) else None  # what was cut may not
             return f and f.under(means)
 
         trials = [f.under(means) for f in e.trials]

@@ -159,10 +159,9 @@ def _first_taken(
 ) -> Taken | None:
     """The first of these sizes that the candidate takes: the problem, what came, what is right."""
     for sizes in several:
-        case = make(sizes)
-        got = candidate.run(case, means).answer
-        if got is not None:
-            return sizes, case, got, Steps(case, means).answer()
+        outcome = candidate.run(make(sizes), means)  # whose case is causal where the candidate is, unasked
+        if outcome.answer is not None:
+            return sizes, outcome.case, outcome.answer, Steps(outcome.case, means).answer()
     return None
 
 

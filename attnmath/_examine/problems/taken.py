@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 
-from attnmath._examine.problems.case import Draft, SevenSizes
+from attnmath._examine.problems.case import Case, Draft, SevenSizes
 
 SIZE_LETTERS = "b", "H", "G", "n", "m", "d_k", "d_v"
 LENGTHS, WIDTHS = ("n", "m"), ("d_k", "d_v")
@@ -50,6 +50,11 @@ class Taken:
                 free = [letter for letter in (x, y) if letter not in only]
                 s |= dict.fromkeys(free if len(free) == 1 else (), s[y if free == [x] else x])
         return s["b"], s["H"], s["G"], s["n"], s["m"], s["d_k"], s["d_v"]
+
+    def fits(self, case: Case) -> bool:
+        """Whether a problem has sizes that are taken."""
+        b, H, G, n, m, d_k, d_v = case.sizes.values()
+        return self.sizes((b, H, G, n, m, d_k, d_v), case.needs) == (b, H, G, n, m, d_k, d_v)
 
     def draft(self, draft: Draft) -> Draft | None:
         """The draft with sizes that are taken; its name then says them. None if it is no longer what it was."""
