@@ -84,7 +84,7 @@ def rounded_somewhere(trials: Sequence[Failure]) -> list[Finding]:
     """Whether rounding one place to a shorter format gives the numbers that came, in all problems."""
     trials = [f for f in trials if f.case.traits.isdisjoint({"poison", "large negative scores", "empty row"})]
     found: dict[str, list[str]] = {}
-    for place, form, change in roundings(trials[0].dtype) if trials else ():
+    for place, form, change in roundings(trials[0].dtype, trials[0].means.ranks is not None) if trials else ():
         if all(_reproduced(f, change) for f in trials):
             found.setdefault(form, []).append(place)
     if len(found) != 1 or len(places := next(iter(found.values()))) > 3:
