@@ -217,6 +217,14 @@ def test_a_scale_of_zero_is_a_hazard():
     assert report.right and [h.name for h in report.hazards] == ["scale_of_zero"]
 
 
+def test_a_scale_of_zero_of_what_is_always_causal_is_none():
+    def causal(q, k, v, scale=None):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+
+    report = examine(causal, options=["scale"], seed=1, smallest=False)
+    assert report.right and not report.hazards, report
+
+
 def test_no_more_queries_than_keys():
     report = examine(only(lambda q, k, v: q.shape[-2] <= k.shape[-2]), seed=1, smallest=False)
     assert report.right and takes(report) == "n up to m" and all(p.passed for p in report.problems)

@@ -217,7 +217,7 @@ def _read_groups(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rn
     outcome = candidate.run(replace(case, V=np.array(V)), means, forward=True)
     if outcome.answer is None:
         return None, [failed(outcome.refusal)]
-    read = np.rint(np.median(outcome.answer.O, axis=(0, 2, 3))).astype(int) - 1
+    read = np.rint(np.nan_to_num(np.median(outcome.answer.O, axis=(0, 2, 3)))).astype(int) - 1
     maps: dict[str, Callable] = {"blocks": lambda h: h // (H // G), "interleaved": lambda h: h % G}
     right = {name: sum(read[h] == f(h) for h in range(1, H - 1)) for name, f in maps.items()}
     best = max(right, key=right.__getitem__)

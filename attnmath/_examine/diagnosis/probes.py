@@ -105,8 +105,9 @@ def read_scale(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng)
 def gives_output(candidate: Candidate, means: Conventions, sizes: Sizes, scale: str) -> bool:
     """Whether the output is that of attention with this scale, in a problem of drawn numbers."""
     case = gaussian_case(sizes, np.random.default_rng(4), candidate.dtype)
-    answer, want = candidate.run(case, means, forward=True).answer, Steps(case, means.told(scale=scale)).O
-    return answer is not None and answer.O.shape == want.shape and bool(np.abs(answer.O - want).max() < ROUGH)
+    got = candidate.run(case, means, forward=True)
+    want = Steps(got.case, means.told(scale=scale)).O
+    return got.answer is not None and bool(np.abs(got.answer.O - want).max() < ROUGH)
 
 
 def _stands_still(candidate: Candidate, means: Conventions, sizes: Sizes) -> bool:

@@ -229,7 +229,7 @@ WRONG_RANKS: list[Mistake] = [
     Mistake("rank_causal", "the causal mask has another rule over ranks", causal_rule, CAUSAL_MASK,
             "j <= i by places in the whole sequence"),
     Mistake("rank_block_skipped", "a block of keys is left out", block_skipped, ATTENTION,
-            "each query sees the keys of all ranks"),
+            "each query sees every key that it may see, on whichever rank"),
     Mistake("rank_block_twice", "a block of keys counts twice", block_twice, ATTENTION, "each key counts once"),
     Mistake("rank_rest", "what is left over of a length is lost", rest_lost, ATTENTION,
             "ranks may have unlike numbers of tokens"),

@@ -60,7 +60,8 @@ def answered(
 ) -> Answer | None:
     """The answer where a parameter is moved by something."""
     given = wide.over.parameters
-    wide.over.parameters = {x: p + torch.as_tensor(by) if x == name else p for x, p in given.items()}
+    moved = given[name] + torch.as_tensor(by, dtype=torch.float64) if name else None
+    wide.over.parameters = {**given, **({} if moved is None else {name: moved})}
     try:
         return wide.run(case, e.means, forward=forward).answer
     finally:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import textwrap
 import warnings
@@ -149,14 +150,21 @@ class Report:
         if unlisted and self.unlisted and any(f.name == "own gradients" for f in self.findings):
             return
         if self.right and not unlisted and (pieces := getattr(self.conventions, "pieces", None)):
-            raise AssertionError(f"attention with {pieces.words}: unlisted=True says that it is meant\n{self}")
+            said = f"attention with {pieces.words}: unlisted=True says that it is meant"
+            raise AssertionError(f"{said}\n{self._once}")
         alone = any(f.name == "forward only" for f in self.findings)
         if allow_not_judged and (self.status == 2 or self.right and alone):
             return
         if unstated := [f for f in self.hazards if self.right and self._is_unstated(f)]:
-            raise AssertionError(f"{unstated[0].title}: {unstated[0].cure}\n{self}")
+            raise AssertionError(f"{unstated[0].title}: {unstated[0].cure}\n{self._once}")
         if not self.right or alone:
-            raise AssertionError(str(self))
+            raise AssertionError(self._once)
+
+    @property
+    def _once(self) -> str:
+        """The whole of it; where torchrun has begun several ranks, which all have it, on the first alone."""
+        first = self.told.ranks is None or os.environ.get("RANK", "0") == "0"
+        return str(self) if first else f"{self.candidate} is {self.verdict}: rank 0 has the report"
 
     def _is_unstated(self, hazard: Finding) -> bool:
         """Whether it is a convention that nobody stated."""
