@@ -8,8 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
-import os
 import sys
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -28,7 +28,7 @@ if which == "right":
 elif which == "wrong":
     reports = [examine_layer(rings.RankLayer("sum but W_Q"), ranks=2, seed=1, smallest=False)]
 else:
-    assert_attention_gradients(lambda q, k, v: 2 * rings.gathered(q, k, v), ranks=2, **few)
+    assert_attention_gradients(partial(rings.slipping, slip="divided"), ranks=2, options={"causal"}, **few)
 for report in reports:
     print(f"rank {dist.get_rank()}: {report.status}", flush=True)
     if dist.get_rank() == 0:
@@ -60,13 +60,14 @@ def test_functions_and_layers_that_are_right(tmp_path):
 
 def test_a_layer_that_is_wrong(tmp_path):
     status, said, _ = launched(tmp_path, "script.py", "wrong")
-    assert status != 0 and said.count("are not summed over the ranks: W_Q") == 2, said  # sentence and finding
+    assert status != 0 and said.count("weights are not summed over the ranks: W_Q") == 1, said
+    assert said.count("RankLayer over 2 ranks, contiguous is wrong") == 1
 
 
 def test_an_assertion_fails(tmp_path):
     status, _, error = launched(tmp_path, "script.py", "assert")
-    assert status != 0 and error.count("AssertionError: <lambda> over 2 ranks, contiguous is wrong") == 2, error
-    assert error.count("the scale") == 0 and error.count("rank 0 has the report") == error.count("tried  ") == 1
+    assert status != 0 and error.count("AssertionError: slipping over 2 ranks, contiguous is wrong") == 2, error
+    assert error.count("is wrong: rank 0 has the report") == error.count("  tried ") == 1, error
 
 
 def test_the_command(tmp_path):
