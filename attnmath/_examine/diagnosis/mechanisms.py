@@ -108,7 +108,7 @@ def _reproduced(f: Failure, change: StepChanges, unit: float) -> bool:
         with np.errstate(all="ignore"):
             near = (np.abs(got - form) <= 4 * off) | np.isnan(off)
             most = np.abs(got - getattr(f.want, x)).max()
-                        most = np.maximum(most, 2.5 * unit * np.abs(form))
+            most = np.maximum(most, 2.5 * unit * np.abs(form))
             if near.mean() < REPRODUCED or np.any(~near & ~(np.abs(got - form) < most)):
                 return False
     return True
