@@ -36,7 +36,7 @@ def rules(b: Blocks) -> Iterator[tuple[str, np.ndarray]]:
         own, right, b.rank > b.rank[:, None])
     yield "the first rank's block is not seen by the others", right & (own | (b.rank > 0))
     yield "blocks of earlier ranks by places in the block", right & (own | (b.local <= b.local[:, None]))
-    yield "a key at the query's own place is hidden, but on the first rank", right & ((i != j) | (
+    yield "a key at the query's own place is hidden on all ranks but the first", right & ((i != j) | (
         b.rank[:, None] == 0))
     for more in (0, 1):
         other = b.key_in((2 * b.rank[:, None] + more - b.rank) % b.ranks)
