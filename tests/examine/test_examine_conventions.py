@@ -281,6 +281,14 @@ def test_groups_of_another_kind():
     assert means.groups is None and findings == [("unnamed", "groups_unexplained")]
 
 
+@pytest.mark.parametrize("after", [
+    lambda O: O + 0.4 * O[:, ::-1], lambda O: 0.5 * O, lambda O: O * np.nan])
+def test_groups_of_a_program_that_is_wrong_elsewhere(after):
+    """No head is read by itself, so that nothing is said of which."""
+    read = grouped(lambda h, H, G: G - 1 - h // (H // G))
+    assert found(lambda q, k, v: after(read(q, k, v)), options={"groups": None})[1] == []
+
+
 # ---- numbers -----------------------------------------------------------------------------------
 
 SCALES = {
@@ -316,6 +324,20 @@ def test_scale_that_is_unknown():
 def test_scale_of_weights_that_do_not_move():
     fn = with_(lambda q, k, options: {"scale": 0.0})
     assert found(fn, options=None)[1] == [("unnamed", "scale_unexplained")]
+
+
+def mixed(q, k, v):
+    """Batch elements and tokens in each other's place, as after an exchange that was read wrongly."""
+    b, H, n, _ = q.shape
+    at = np.arange(b * n).reshape(b, 2, -1).swapaxes(0, 1).reshape(b, n) if n % 2 == 0 else np.arange(b * n).reshape(b, n)
+    x, y, z = (a.swapaxes(1, 2).reshape(b * n, H, -1)[at].swapaxes(1, 2) for a in (q, k, v))
+    O = forward(x, y, z).swapaxes(1, 2).reshape(b * n, H, -1)
+    return O[np.argsort(at.ravel())].reshape(b, n, H, -1).swapaxes(1, 2)
+
+
+@pytest.mark.parametrize("fn", [mixed, lambda q, k, v: forward(q, k, v) + forward(q, k * 9, v)])
+def test_nothing_is_said_of_the_scale_of_what_is_wrong_elsewhere(fn):
+    assert found(fn, options=None, sizes={"n": 6, "m": 6})[1] == []
 
 
 EMPTY = {

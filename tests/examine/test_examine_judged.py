@@ -130,7 +130,7 @@ def tiled_heads(q, k, v, groups=None):
 
 def test_interleaved_heads_that_nobody_stated_fail_a_test():
     options = {"groups": None}
-    assert "interleaved" in report_on(tiled_heads, options=options).sentence
+    assert "query head h reads head h mod G" in report_on(tiled_heads, options=options).sentence
     with pytest.raises(AssertionError, match="reads head h mod G"):
         assert_attention_gradients(tiled_heads, seed=1, smallest=False, options=options, without="groups")
     assert_attention_gradients(tiled_heads, seed=1, smallest=False, options=options, without="groups",

@@ -1,6 +1,8 @@
 """Attention over ranks: called on each with its own tokens, judged as one function; what goes wrong in rings."""
 
 from functools import partial
+from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -152,3 +154,17 @@ def test_another_function_and_a_ring_that_is_wrong():
 def test_huge_keys_that_nobody_sees():
     report = judged(rings.leaking, options={"mask"})
     assert report.wrong and any("poison" in p.traits and not p.passed for p in report.problems), report
+
+
+STRANGE = {  # of a collection by somebody else
+    "hidden_block_gives_nan": "hidden_block_nan", "batch_mixed_with_sequence": "rank_batch",
+    "gradients_go_the_other_way": "rank_late", "padded_keys_attended": "rank_padded",
+    "reduced_gradient_permuted": "rank_memory", "gradient_not_traded_back": "rank_not_sent",
+}
+
+
+@pytest.mark.parametrize("case, name", STRANGE.items())
+def test_a_mistake_of_somebody_else(case, name, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "wild"))
+    report = judged(getattr(import_module("rings_wrong"), case), 3)
+    assert report.wrong and names(report) == [name], report

@@ -63,8 +63,8 @@ The smallest case that fails, to be pasted:
     ({"conventions": Conventions(causal="upper_left")}, ", for upper-left alignment"),
     ({"conventions": Conventions(causal="upper_left"), "told": Conventions(causal="upper_left")}, ""),
     ({"conventions": Conventions(groups="interleaved", scale="1", empty="nan", inside="float32")},
-     ", for interleaved heads, for the scale 1, for rows that may attend to nothing: nan,"
-     " with a softmax in float32"),
+     ", for groups in which query head h reads head h mod G, for the scale 1,"
+     " for rows that may attend to nothing: nan, with a softmax in float32"),
 ])
 def test_the_sentence_of_a_right_one(change, sentence):
     assert replace(RIGHT, **change).sentence == "right: 1 of 1 problem" + sentence

@@ -25,6 +25,7 @@ from attnmath._examine.diagnosis.gate import (
     reached,
 )
 from attnmath._examine.diagnosis.mechanisms import flushed, replayed, rounded_somewhere, sameness, without_name
+from attnmath._examine.diagnosis.not_finite import by_places
 from attnmath._examine.diagnosis.trial import SHAPES_DIFFER, Failure
 from attnmath._examine.mistakes.memory import MEMORY, PASSED_BACK
 from attnmath._examine.mistakes.mistakes import GENERATED, IN_TILES, MISTAKES
@@ -81,7 +82,8 @@ def diagnose(
     if ask is not None and failures[0].case.Q.shape[2] * failures[0].case.K.shape[2] > SMALL:
         failures = [*shortened(failures[0], ask), *failures]
         trials = [failures[0], *trials]
-    found = flushed(trials) or named(trials, failures, alike(failures), more, ask) or replayed(failures)
+    found = flushed(trials) or placed(trials, failures, more, ask)
+    found = found or named(trials, failures, alike(failures), more, ask) or replayed(failures)
     if found or alone:
         return found
     plain = [f for f in trials if f.telling or not f.wrong]  # infinities may come of the same mistake
@@ -122,6 +124,14 @@ def named(
         if proofs and (found := said(proofs, failures, len(trials), fresh, ask, more)):
             return found
     return []
+
+
+def placed(
+    trials: Sequence[Failure], failures: Sequence[Failure], more: Sequence[Case], ask: Ask | None
+) -> list[Finding]:
+    """The edit whose infinities stand where those that came do; none where there is none."""
+    proofs, fresh = by_places(trials, more, ask)
+    return said(proofs, failures, len(trials), fresh, ask, more) if proofs else []
 
 
 def apart(one: Proof) -> int:

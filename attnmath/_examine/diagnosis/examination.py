@@ -109,7 +109,7 @@ class Examination:
         said = [f for f in self.faults if extent.harmless(f, self.candidate.framework)]
         beside += [Finding("hazard", *x) for x in (*said, *self.candidate.kept.sentences)]
         self.notes += extent.not_judged(self.candidate, self.told, self.without)
-        beside += [] if self.reference else extent.unusual(self.means, self.told)
+        beside += [] if self.reference else extent.unusual(self.means, self.told, self.problems)
         found = self._contract() + found + extent.refusals(self.problems, self.faults)
         if not wrong and (little := extent.too_little(self.problems, self.candidate)):
             return self._report("not judged", [*little, *found], beside)

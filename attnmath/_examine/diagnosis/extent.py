@@ -10,7 +10,7 @@ from attnmath._examine.contract import signature
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.contract import GRADIENT_OF
 from attnmath._examine.contract.functions import Fault
-from attnmath._examine.diagnosis.probes import TRIED, read_scale
+from attnmath._examine.diagnosis.probes import TRIED, gives_output, read_scale
 from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath._examine.report.found import Finding, TriedProblem
 from attnmath.rounding.formats import unit_roundoff
@@ -18,6 +18,7 @@ from attnmath.rounding.formats import unit_roundoff
 # Where the first was found, the second says the same, or less.
 SAID_OTHERWISE = {"dropout_ignored": "f_drop_norescale", "mask_meanings": "f_mask_inverted"}
 HAZARDS = ("unordered_sums", "small_lost", "stored_sums")  # with them it may still be right
+TELLING = {"gaussian", "peaked", "outliers"}  # numbers without a structure of their own
 LEAST_JUDGED = 0.5  # of the problems that it was given: where fewer were judged, nothing is known
 
 
@@ -119,14 +120,22 @@ def other_scale(candidate: Candidate, asked: str | None, means: Conventions) -> 
         return None
     sizes, unscaled = candidate.sizes or TRIED[0], replace(means, scale=None)
     read = read_scale(candidate, unscaled, sizes, np.random.default_rng(1))[0]
-    if read in (None, asked):
+    if read is None or read == asked or not gives_output(candidate, unscaled, sizes, read):
         return None
     title = f"the scale is {read}, and {asked} is demanded"
     return Finding("mistake", "scale", title, cure="multiply Q K^T by the scale that is demanded")
 
 
-def unusual(means: Conventions, told: Conventions) -> list[Finding]:
-    """A scale, an order of heads or a sum that nobody demanded and that is unusual; a number in place of -inf."""
+def unusual(means: Conventions, told: Conventions, problems: Sequence[TriedProblem] = ()) -> list[Finding]:
+    """A scale, an order of heads or a sum that nobody demanded and that is unusual; a number in place of -inf.
+
+    What was read off a wrong function is said where its output is right in a problem that would tell.
+    """
+    def shows(in_it: bool, trait: str) -> bool:
+        some = [p.ratios.get("O", np.inf) for p in problems if (trait in p.traits) is in_it and p.judged
+                and not p.traits.isdisjoint(TELLING)]
+        return not some or min(some) <= 1
+
     found, scale = [], means.scale
     if told.empty is None and str(means.empty).startswith("sum"):
         title = "a row that may attend to nothing gives the sum of all values, m times their mean, and dV to match"
@@ -135,10 +144,10 @@ def unusual(means: Conventions, told: Conventions) -> list[Finding]:
     if fill := means.fill:
         title = f"what is hidden has {fill} added to its score, not -inf: a score beyond that comes through"
         found.append(Finding("hazard", "finite_fill", title, cure="mask with -inf"))
-    if told.scale is None and scale not in (None, "1/sqrt(d_k)"):
+    if told.scale is None and scale not in (None, "1/sqrt(d_k)") and shows(False, "scale"):
         title = f"the scale is {scale}, where 1/sqrt(d_k) is usual"
         found.append(Finding("hazard", "unusual_scale", title, cure=f"scale={scale!r} says that it is meant"))
-    if told.groups is None and means.groups == "interleaved":
+    if told.groups is None and means.groups == "interleaved" and shows(True, "groups"):
         title = "query head h reads head h mod G of the keys and values, where h // (H/G) is usual"
         cure = "conventions={'groups': 'interleaved'} says that it is meant"
         found.append(Finding("hazard", "interleaved_groups", title, cure=cure))

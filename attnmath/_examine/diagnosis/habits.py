@@ -70,8 +70,8 @@ def _stale(candidate: Candidate, means: Conventions, sizes: Sizes) -> list[Fault
     """Right in the first call with new shapes, wrong in the second, whichever problem comes first."""
     for b, seeds in ((5, (3, 4)), (6, (4, 3))):
         cases = [gaussian_problem(candidate, replace(sizes, b=b), seed) for seed in seeds]
-        answers = [candidate.run(case, means).answer for case in cases]
-        errors = [largest(Steps(case, means).answer(), x) for case, x in zip(cases, answers) if x is not None]
+        outcomes = [candidate.run(case, means) for case in cases]
+        errors = [largest(Steps(x.case, means).answer(), x.answer) for x in outcomes if x.answer is not None]
         if len(errors) < 2:
             return []
         first, second = errors
@@ -85,7 +85,8 @@ def _ordered(candidate: Candidate, means: Conventions, sizes: Sizes) -> list[Fau
     """dQ, dK, dV in this order, where their shapes do not tell them apart."""
     size = sizes.d_k
     case = gaussian_problem(candidate, replace(sizes, n=sizes.m, d_k=size, d_v=size), 4)
-    answer, want = candidate.run(case, means).answer, Steps(case, means).answer()
+    outcome = candidate.run(case, means)
+    answer, want = outcome.answer, Steps(outcome.case, means).answer()
     if answer is None or any(getattr(answer, name) is None for name in GRADIENT_LETTERS):
         return []
     got = [getattr(answer, name) for name in GRADIENT_LETTERS]
@@ -159,9 +160,9 @@ def _first_taken(
 ) -> Taken | None:
     """The first of these sizes that the candidate takes: the problem, what came, what is right."""
     for sizes in several:
-        outcome = candidate.run(make(sizes), means)  # whose case is causal where the candidate is, unasked
-        if outcome.answer is not None:
-            return sizes, outcome.case, outcome.answer, Steps(outcome.case, means).answer()
+        got = candidate.run(make(sizes), means)
+        if got.answer is not None:  # to the problem as it is taken: causal, of what always is
+            return sizes, got.case, got.answer, Steps(got.case, means).answer()
     return None
 
 

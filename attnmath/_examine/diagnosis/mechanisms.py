@@ -12,6 +12,7 @@ from attnmath._examine.problems import steps
 from attnmath._examine.problems.steps import DROPOUT, WAYS, StepChanges
 from attnmath._examine.report.report import Finding
 from attnmath._words.arrays import T
+from attnmath.rounding.formats import unit_roundoff
 
 # What can be said, without a name of the edit, of a candidate that fails in these problems alone.
 PROPERTIES = {  # what all failing problems have one of
@@ -84,8 +85,8 @@ def rounded_somewhere(trials: Sequence[Failure]) -> list[Finding]:
     """Whether rounding one place to a shorter format gives the numbers that came, in all problems."""
     trials = [f for f in trials if f.case.traits.isdisjoint({"poison", "large negative scores", "empty row"})]
     found: dict[str, list[str]] = {}
-    for place, form, change in roundings(trials[0].dtype) if trials else ():
-        if all(_reproduced(f, change) for f in trials):
+    for place, form, change in roundings(trials[0].dtype, trials[0].means.ranks is not None) if trials else ():
+        if all(_reproduced(f, change, unit_roundoff(form)) for f in trials):
             found.setdefault(form, []).append(place)
     if len(found) != 1 or len(places := next(iter(found.values()))) > 3:
         return []
@@ -96,14 +97,18 @@ def rounded_somewhere(trials: Sequence[Failure]) -> list[Finding]:
                     f"rounding there alone gives the numbers that came, in {len(trials)} problems")]
 
 
-def _reproduced(f: Failure, change: StepChanges) -> bool:
-    """Whether nearly all numbers come out, to the precision of the candidate's own format."""
+def _reproduced(f: Failure, change: StepChanges, unit: float) -> bool:
+    """Whether nearly all numbers come out, to the precision of the candidate's own format.
+
+    The others may be the next number of the format, or nearer than the largest error.
+    """
     s = f.steps((change,))
     for x in f.got.there:
         form, got, off = s.output(x), getattr(f.got, x), getattr(f.off, x)
         with np.errstate(all="ignore"):
             near = (np.abs(got - form) <= 4 * off) | np.isnan(off)
             most = np.abs(got - getattr(f.want, x)).max()
+            most = np.maximum(most, 2.5 * unit * np.abs(form))
             if near.mean() < REPRODUCED or np.any(~near & ~(np.abs(got - form) < most)):
                 return False
     return True

@@ -27,6 +27,7 @@ TRIED = (
 Reading = tuple[str | None, list[Finding]]  # the convention that was found, and what was not
 # Of what is hidden by a number, in place of -inf: exp of minus this is 0, also in float32 sums of short formats.
 NO_WEIGHT = {"float64": 750.0, "float32": 110.0, "bfloat16": 110.0, "float16": 110.0}
+ROUGH = 2.0**-5  # of numbers around 1: as near as any format has the output of the right function
 SHORTER = {"float64": ("bfloat16", "float16", "float32"), "float32": ("bfloat16", "float16")}
 
 
@@ -83,7 +84,9 @@ def read_scale(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng)
     read = {d_k: _gamma(candidate, means, replace(sizes, d_k=d_k), rng) for d_k in (sizes.d_k, 2 * sizes.d_k)}
     found = {d_k: x for d_k, x in read.items() if x is not None}
     if not found:
-        return None, [Finding("unnamed", "scale_unexplained", "the weights do not move with Q K^T")]
+        still = _stands_still(candidate, means, sizes)
+        said = "the weights do not move with Q K^T"
+        return None, [Finding("unnamed", "scale_unexplained", said)] if still else []
     with np.errstate(invalid="ignore"):
         logs = {name: max(abs(np.log(gamma / f(d_k, sizes.H))) for d_k, (gamma, _) in found.items())
                 for name, f in USUAL_SCALES.items()}
@@ -93,8 +96,26 @@ def read_scale(candidate: Candidate, means: Conventions, sizes: Sizes, rng: Rng)
     (gamma, off), *others = sorted(found.values(), key=lambda x: x[1])
     if all(abs(gamma - x) <= off + more for x, more in others):  # the same for every d_k
         return _in_words(gamma, off, candidate.dtype), []
+    if not all(gives_output(candidate, means, replace(sizes, d_k=d_k), str(x)) for d_k, (x, _) in found.items()):
+        return None, []  # it is something else than the scale that moves the weights so
     said = ", ".join(f"{gamma:.6g} for d_k = {d_k}" for d_k, (gamma, _) in found.items())
     return None, [Finding("unnamed", "scale_unexplained", f"the scale is none of the usual ones: {said}")]
+
+
+def gives_output(candidate: Candidate, means: Conventions, sizes: Sizes, scale: str) -> bool:
+    """Whether the output is that of attention with this scale, in a problem of drawn numbers."""
+    case = gaussian_case(sizes, np.random.default_rng(4), candidate.dtype)
+    got = candidate.run(case, means, forward=True)
+    want = Steps(got.case, means.told(scale=scale)).O
+    return got.answer is not None and bool(np.abs(got.answer.O - want).max() < ROUGH)
+
+
+def _stands_still(candidate: Candidate, means: Conventions, sizes: Sizes) -> bool:
+    """Whether other queries and keys give the same output."""
+    case, other = (gaussian_case(sizes, np.random.default_rng(seed), candidate.dtype) for seed in (4, 5))
+    answers = (candidate.run(x, means, forward=True).answer for x in (case, replace(case, Q=other.Q, K=other.K)))
+    one, two = (None if x is None else x.O for x in answers)
+    return one is not None and two is not None and bool(np.abs(one - two).max() < ROUGH)
 
 
 def _in_words(gamma: float, off: float, dtype: str) -> str:

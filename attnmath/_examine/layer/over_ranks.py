@@ -58,6 +58,7 @@ def _examined(
     finally:
         if own_pool:
             own_pool.close()
+    report = replace(report, told=report.told.told(ranks=spread))
     return with_findings(report, [x for x in found if x.name not in LEFT])
 
 

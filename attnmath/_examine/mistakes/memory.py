@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from attnmath._examine.contract.layouts import from_layout, to_layout
+from attnmath._examine.mistakes.blocks import blocks_of
 from attnmath._examine.mistakes.operators import Place
 from attnmath._examine.problems import steps
 from attnmath._examine.problems.case import Case, Conventions
 from attnmath._examine.problems.steps import ATTENTION, BACK, Mistake, StepChanges, Steps, Wordings
+from attnmath._words.arrays import T
 from attnmath.rounding.formats import FORMATS, nearest
 
 Places = Callable[[np.ndarray, str], np.ndarray]  # for each entry the place in memory that is read
@@ -130,14 +132,29 @@ PLACES: dict[str, tuple[str, ...]] = {
 }
 
 
-def roundings(dtype: str) -> Iterator[tuple[str, str, StepChanges]]:
+def roundings(dtype: str, ranks: bool = False) -> Iterator[tuple[str, str, StepChanges]]:
     """Each place, each shorter format, and the steps that round there."""
     order = ["float64", "float32", "float16", "bfloat16"]
     for form in order[order.index(dtype) + 1:] if dtype in order else []:
         twice = steps.bind(lambda s, x, form: rounded(s.gamma * rounded(x, form), form) / s.gamma, form)
         yield "dA, and gamma dA", form, {**Place("dQ", "dA").change(twice), **Place("dkeys", "dA").change(twice)}
+        for way, words in ((1, ""), (-1, ", round the other way")) if ranks else ():
+            yield f"dK and dV at each step of the ring{words}", form, {
+                x: steps.bind(rounded_on_the_way, x, way, form) for x in ("dK", "dV")}
         for place, letters in PLACES.items():
             yield place, form, {x: steps.bind(lambda s, y, form: rounded(y, form), form) for x in letters}
+
+
+def rounded_on_the_way(s: Steps, x: np.ndarray, letter: str, way: int, form: str) -> np.ndarray:
+    """dK or dV as a sum over the steps of a ring, rounded after each."""
+    b = blocks_of(s.case, s.means)
+    assert b is not None
+    total = np.zeros(x.shape)
+    for t in range(b.ranks):
+        here = b.step(way) == t
+        parts = s.gamma_back * T(s.dA * here) @ s.Q if letter == "dK" else T(s.PR_back * here) @ s.dO
+        total = rounded(total + steps.grouped(parts, s.owner_back, x.shape[1]), form)
+    return total
 
 
 def rounded(x: np.ndarray, form: str) -> np.ndarray:

@@ -31,6 +31,7 @@ def weighed(b: Blocks, A: np.ndarray, weight: Callable[[np.ndarray], np.ndarray]
 
 
 Weigh = Callable[[np.ndarray, np.ndarray], tuple[Any, Any, np.ndarray]]
+Change = Callable[[Steps, Any], Any]
 Weighed = tuple[np.ndarray, np.ndarray | None]  # the weights, and the log-sum-exp that is kept, if it is another
 Form = Callable[[Steps], Weighed]
 # From the log-sum-exp so far and that of the next part: the factors of what was there and of what is new, and
@@ -141,12 +142,27 @@ def by_kept(s: Steps, P: np.ndarray, form: Form) -> np.ndarray:
 
 @by_blocks
 def padded(b: Blocks, case: Case, means: Conventions) -> Wordings:
-    lengths = [len(p) for p in b.places]
-    pads = sum(max(lengths) - n for n in lengths)
-    if pads:
-        more = bind(lambda s, L: np.logaddexp(log_shift(L), np.log(pads)))
-        yield "", {"L": more, "P": lambda s, P: P * np.exp(-np.logaddexp(0.0, np.log(pads) - no_keys(
-            steps.log_sum_exp(s.A))))}
+    most, n = max(len(p) for p in b.places), len(b.rank)
+    at = b.rank * most + b.local  # the places of the keys among those that fill up
+    pads = np.setdiff1d(np.arange(b.ranks * most), at)
+    if not len(pads):
+        return
+    rows = np.arange(n)[:, None]
+    keep = True if case.keep is None else case.keep
+    seen = bind(lambda s, x, seen: np.broadcast_to(seen, x.shape), (at <= rows) & keep)
+    yield "", with_pads(np.full((n, 1), len(pads)))
+    # by a causal mask the keys, and what fills up, stand in the places that they have together
+    every = np.full((n, 1), len(pads))
+    yield "", with_pads((pads <= rows).sum(-1, keepdims=True), seen=seen) if case.causal else with_pads(every)
+
+
+def with_pads(count: np.ndarray, **more: Change) -> steps.StepChanges:
+    """So many keys beside those of each row, (n, 1), whose scores and values are 0."""
+    with np.errstate(divide="ignore"):
+        log = np.log(count)
+    return {**more, "L": bind(lambda s, L, log: np.logaddexp(log_shift(L), log), log),
+            "P": bind(lambda s, P, log: P * np.exp(-np.logaddexp(
+                0.0, log - no_keys(steps.log_sum_exp(s.A)))), log)}
 
 
 @by_blocks

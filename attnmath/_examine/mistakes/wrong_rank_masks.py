@@ -9,7 +9,16 @@ from attnmath._examine.mistakes import wrong_ranks as of
 from attnmath._examine.mistakes.blocks import Blocks, by_blocks, forward_alone
 from attnmath._examine.problems import steps
 from attnmath._examine.problems.case import Case, Conventions
-from attnmath._examine.problems.steps import ATTENTION, BACK, CAUSAL_MASK, Mistake, StepChanges, Wordings, bind
+from attnmath._examine.problems.steps import (
+    ATTENTION,
+    BACK,
+    CAUSAL_MASK,
+    Mistake,
+    StepChanges,
+    Steps,
+    Wordings,
+    bind,
+)
 
 
 def rules(b: Blocks) -> Iterator[tuple[str, np.ndarray]]:
@@ -27,7 +36,7 @@ def rules(b: Blocks) -> Iterator[tuple[str, np.ndarray]]:
         own, right, b.rank > b.rank[:, None])
     yield "the first rank's block is not seen by the others", right & (own | (b.rank > 0))
     yield "blocks of earlier ranks by places in the block", right & (own | (b.local <= b.local[:, None]))
-    yield "a key at the query's own place is hidden, but on the first rank", right & ((i != j) | (
+    yield "a key at the query's own place is hidden on all ranks but the first", right & ((i != j) | (
         b.rank[:, None] == 0))
     for more in (0, 1):
         other = b.key_in((2 * b.rank[:, None] + more - b.rank) % b.ranks)
@@ -151,6 +160,36 @@ def heads_mixed(letters: tuple[str, ...]) -> steps.Forms:
     return forms
 
 
+@by_blocks
+def not_sent_back(b: Blocks, case: Case, means: Conventions) -> Wordings:
+    alike = len({len(p) for p in b.places}) == 1
+    if alike and not any(case.sizes[x] % b.ranks for x in "HG"):
+        for words, letters in (("of what is given and of dO", ("dO", "dQ", "dK", "dV")), ("of dO alone", ("dO",)),
+                               ("of what is given alone", ("dQ", "dK", "dV"))):
+            yield words, dict.fromkeys(letters, lambda s, x: exchanged(b, x))
+
+
+def batch_mixed(there: tuple[str, ...], back: bool) -> steps.Forms:
+    """What an exchange gives, ranks first, is read as if the batch came first; on the way back the same."""
+    @by_blocks
+    def forms(b: Blocks, case: Case, means: Conventions) -> Wordings:
+        size, order = case.sizes["b"], np.concatenate(b.places)
+        if size == 1 or len({len(p) for p in b.places}) > 1:
+            return
+        at = np.arange(size * len(order)).reshape(size, b.ranks, -1).swapaxes(0, 1).reshape(size, -1)
+        inverse = np.argsort(at.ravel()).reshape(at.shape)
+
+        def mixed(s: Steps, x: np.ndarray, at: np.ndarray) -> np.ndarray:
+            lines = x[:, :, order].swapaxes(1, 2)  # (b, n, H, d), rank after rank
+            out = np.empty_like(x)
+            out[:, :, order] = lines.reshape(-1, *lines.shape[2:])[at].swapaxes(1, 2)
+            return out
+
+        yield "", {**{x: bind(mixed, at) for x in there}, **({"O": bind(mixed, inverse)} if back else {})}
+
+    return forms
+
+
 RING = "chapters/flash.md"
 HOME = "the gradient of a block goes round with its block, and comes home"
 STALE = {"K and V": "the keys and values of a step are", "K": "the keys of a step are",
@@ -167,6 +206,12 @@ WRONG_RANKS: list[Mistake] = [
     *(Mistake("rank_late", f"contributions to {who} stand with the wrong block", of.others_moved(letters),
               RING, HOME)
       for who, letters in of.WHO.items()),
+    *(Mistake("rank_late", f"contributions to {who} stand with the wrong block", of.other_way_round(letters),
+              RING, "send the gradient of a block the way that the block goes")
+      for who, letters in of.WHO.items() if "dQ" not in letters),
+    *(Mistake("rank_memory", f"the numbers of {who} are laid into memory in another order", of.in_memory(letters),
+              BACK, "receive into memory that is contiguous, or copy into it")
+      for who, letters in of.ROWS.items()),
     *(Mistake(f"rank_{name}", f"{who} {'are' if 'and' in who else 'is'} {words} the number of ranks",
               of.scaled(letters, by), RING, "a sum over the ranks, no mean, and once")
       for who, letters in of.WHO.items() for name, words, by in (
@@ -184,7 +229,7 @@ WRONG_RANKS: list[Mistake] = [
     Mistake("rank_causal", "the causal mask has another rule over ranks", causal_rule, CAUSAL_MASK,
             "j <= i by places in the whole sequence"),
     Mistake("rank_block_skipped", "a block of keys is left out", block_skipped, ATTENTION,
-            "each query sees the keys of all ranks"),
+            "each query sees every key that it may see, on whichever rank"),
     Mistake("rank_block_twice", "a block of keys counts twice", block_twice, ATTENTION, "each key counts once"),
     Mistake("rank_rest", "what is left over of a length is lost", rest_lost, ATTENTION,
             "ranks may have unlike numbers of tokens"),
@@ -192,4 +237,10 @@ WRONG_RANKS: list[Mistake] = [
               heads_mixed(letters), ATTENTION if letters[0] in "OQKV" else BACK, "keep the order of the heads")
       for letters in (("O",), ("Q",), ("K",), ("V",), ("K", "V"), ("dQ",), ("dK",), ("dV",), ("dK", "dV"),
                       ("dQ", "dK", "dV"))),
+    Mistake("rank_not_sent", "where heads and tokens are exchanged the way back sends nothing", not_sent_back,
+            BACK, "the way back of an exchange is the exchange the other way"),
+    *(Mistake("rank_batch", f"batch elements and tokens of {who} are mixed where they were exchanged",
+              batch_mixed(there, back), ATTENTION, "bring the batch to the front, then join ranks and tokens")
+      for who, there, back in (("Q, K, V and O", ("Q", "K", "V"), True), ("Q, K and V", ("Q", "K", "V"), False),
+                               ("O", (), True), ("K and V", ("K", "V"), False))),
 ]

@@ -109,6 +109,38 @@ def others_moved(letters: tuple[str, ...]) -> steps.Forms:
     return forms
 
 
+def other_way_round(letters: tuple[str, ...]) -> steps.Forms:
+    """The sums go round against the direction of their keys: one of a step t stands 2 t ranks further on."""
+    @by_blocks
+    def forms(b: Blocks, case: Case, means: Conventions) -> Wordings:
+        def sums(s: Steps, x: np.ndarray, letter: str) -> np.ndarray:
+            parts = (left_out(b.step(1) == t, (letter,))[letter](s, x) for t in range(b.ranks))
+            return np.sum([b.moved(part, 2 * t) for t, part in enumerate(parts)], 0)
+
+        if b.ranks > 2:
+            yield "their sums go round against the direction of the keys", {x: bind(sums, x) for x in letters}
+
+    return forms
+
+
+def in_memory(letters: tuple[str, ...]) -> steps.Forms:
+    """The numbers of each rank's rows, in order, in the memory of a transposed array; or the other way."""
+    @by_blocks
+    def forms(b: Blocks, case: Case, means: Conventions) -> Wordings:
+        def laid(s: Steps, x: np.ndarray, turned: bool) -> np.ndarray:
+            out = x.copy()
+            for p in b.places:
+                mine = np.swapaxes(x[:, :, p], -1, -2) if turned else x[:, :, p]
+                other = mine.reshape(x[:, :, p].shape if turned else np.swapaxes(mine, -1, -2).shape)
+                out[:, :, p] = other if turned else np.swapaxes(other, -1, -2)
+            return out
+
+        for turned, words in ((False, "rows as if they were columns"), (True, "columns as if they were rows")):
+            yield words, {x: bind(laid, turned) for x in letters}
+
+    return forms
+
+
 def scaled(letters: tuple[str, ...], by: Callable[[int], float]) -> steps.Forms:
     @by_blocks
     def forms(b: Blocks, case: Case, means: Conventions) -> Wordings:

@@ -44,7 +44,8 @@ class RankedCandidate(Candidate):
         self.spread = spread
         pool = pool or Pool((fn, backward), spread.ranks, time_limit, device)
         self.over = Over(fn, backward, spread, pool)
-        self.over.parameters = {name: torch.as_tensor(x).detach() for name, x in (parameters or {}).items()}
+        given = (parameters or {}).items()
+        self.over.parameters = {name: torch.as_tensor(x).detach().double() for name, x in given}
         if lengths := {len(x) for x in self.over.parameters.values() if x.ndim == 1}:  # as a sink of each head
             how["sizes"] = {"H": min(lengths), **(how.get("sizes") or {})}
         how = {**how, "framework": "torch", "time_limit": 12 * time_limit + 60}  # longer than the ranks may take

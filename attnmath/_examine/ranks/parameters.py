@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from attnmath._examine.diagnosis.own_output import plain_cases, reference
-from attnmath._examine.problems.case import Case
+from attnmath._examine.problems.case import Answer, Case
 from attnmath._examine.problems.families import cases
 from attnmath._examine.ranks.candidate import RankedCandidate, near
 from attnmath._examine.ranks.replicated import with_findings
@@ -51,17 +51,19 @@ def of_gradients(e: Any, wide: RankedCandidate, some: list[Case]) -> Iterator[Fi
 
 def _change(e: Any, wide: RankedCandidate, case: Case, name: str, direction: np.ndarray, h: float) -> float:
     """The change of <dO, O> between -h and h in a direction of a parameter."""
-    up, down = (output(e, wide, case, name, t * direction) for t in (h, -h))
-    return float("nan") if up is None or down is None else float(((up - down) * case.dO).sum())
+    up, down = (answered(e, wide, case, name, t * direction, True) for t in (h, -h))
+    return float("nan") if up is None or down is None else float(((up.O - down.O) * case.dO).sum())
 
 
-def output(e: Any, wide: RankedCandidate, case: Case, name: str = "", by: Any = 0.0) -> np.ndarray | None:
-    """The output where a parameter is moved by something."""
+def answered(
+    e: Any, wide: RankedCandidate, case: Case, name: str = "", by: Any = 0.0, forward: bool = False
+) -> Answer | None:
+    """The answer where a parameter is moved by something."""
     given = wide.over.parameters
-    wide.over.parameters = {x: p + torch.as_tensor(by) if x == name else p for x, p in given.items()}
+    moved = given[name] + torch.as_tensor(by, dtype=torch.float64) if name else None
+    wide.over.parameters = {**given, **({} if moved is None else {name: moved})}
     try:
-        answer = wide.run(case, e.means, forward=True).answer
-        return None if answer is None else answer.O
+        return wide.run(case, e.means, forward=forward).answer
     finally:
         wide.over.parameters = given
 
@@ -70,14 +72,15 @@ def elsewhere(e: Any, wide: RankedCandidate, case: Case) -> Iterator[Finding]:
     """Whether the output is that over another number of ranks: one, or one fewer where one is not taken."""
     R = wide.spread.ranks
     for other, suited, where in wide.others(case):
-        here, there = output(e, wide, suited), output(e, other, suited)
+        here, there = answered(e, wide, suited), answered(e, other, suited)
         if here is None or there is None:
             continue
-        if near(here, there, wide.dtype):
+        if near(here.O, there.O, wide.dtype):
             return
         for name in wide.over.parameters:
-            more = output(e, other, suited, name, log(R / other.spread.ranks))
-            if more is not None and near(here, more, wide.dtype):
+            more = answered(e, other, suited, name, log(R / other.spread.ranks))
+            if more is not None and more.there.keys() == here.there.keys() and all(
+                    near(x, getattr(more, letter), wide.dtype) for letter, x in here.there.items()):
                 title = f"{name} counts on each rank: it is as if it were larger by log {R}"
                 yield Finding("mistake", "rank_counts", title, "O", "chapters/normalizers.md",
                               "add it once to each row, where the parts are merged")

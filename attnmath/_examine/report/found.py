@@ -10,6 +10,7 @@ FINDING_KINDS = "contract", "mistake", "unnamed", "unlisted", "convention", "haz
 SHOWN_FAMILIES = ("hard", "uniform", "gaussian", "peaked", "ties", "outliers", "positive", "tiny", "offset")
 OUTPUTS = "O", "Y"
 MOST_LETTERS = 4  # that are said in a sentence
+SAID = {"interleaved": "interleaved (query head h reads head h mod G)"}
 NAMED = {"layout": "layout", "mask": "mask", "causal": "causal", "groups": "groups", "scale": "scale",
          "empty": "empty rows", "dropout": "dropout mask", "inside": "softmax in"}
 
@@ -61,7 +62,7 @@ def check_one_of(what: str, value: str, values: Iterable[str]) -> None:
 def conventions_said(means: Conventions) -> str:
     """The conventions in words, those that are known."""
     known = {word: getattr(means, name) for name, word in NAMED.items()}
-    said = [f"{word} {x.replace('r_', 'r-')}" for word, x in known.items() if x is not None]
+    said = [f"{word} {SAID.get(x, x.replace('r_', 'r-'))}" for word, x in known.items() if x is not None]
     return ", ".join([*said, *([means.pieces.words] if means.pieces else [])])
 
 

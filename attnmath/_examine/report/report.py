@@ -2,10 +2,11 @@
 
 import json
 import math
+import os
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
@@ -28,11 +29,12 @@ from attnmath._examine.report.found import (
 UNLISTED = "not in the list"
 WIDTH = 100
 NAMES_LETTERS = "reference", "jvp", "double_backward"  # findings whose titles do so
+EXPLAINS = "this edit of the program gives all that came"  # of a finding that leaves nothing over
 LONG = 160  # letters of a title, as of an error's own words; the row below the sentence has all
 USUAL_CONVENTIONS = {"causal": "lower_right", "groups": "blocks", "scale": "1/sqrt(d_k)", "empty": "zero"}
-QUALIFIED = {
+QUALIFIED: dict[str, Callable[[str], str]] = {
     "causal": lambda x: f"for {x.replace('_', '-')} alignment",
-    "groups": lambda x: f"for {x} heads",
+    "groups": lambda x: f"for groups in which query head h reads head {'h mod G' * (x == 'interleaved') or x}",
     "scale": lambda x: f"for the scale {x}",
     "empty": lambda x: f"for rows that may attend to nothing: {x}",
     "inside": lambda x: f"with a softmax in {x}",
@@ -102,7 +104,7 @@ class Report:
         why = f": {_short_title(first[0])}" if first else ""
         more = f" (and {len(first) - 1} more)" if len(first) > 1 else ""
         if self.wrong:
-            part = _wrong_part(self, first[:1])
+            part = _wrong_part(self, first)
             return f"wrong{part and ' in '}{part}{why}{more}"
         return f"not judged, so nothing is known{why}{more}"
 
@@ -148,14 +150,21 @@ class Report:
         if unlisted and self.unlisted and any(f.name == "own gradients" for f in self.findings):
             return
         if self.right and not unlisted and (pieces := getattr(self.conventions, "pieces", None)):
-            raise AssertionError(f"attention with {pieces.words}: unlisted=True says that it is meant\n{self}")
+            said = f"attention with {pieces.words}: unlisted=True says that it is meant"
+            raise AssertionError(f"{said}\n{self._once}")
         alone = any(f.name == "forward only" for f in self.findings)
         if allow_not_judged and (self.status == 2 or self.right and alone):
             return
         if unstated := [f for f in self.hazards if self.right and self._is_unstated(f)]:
-            raise AssertionError(f"{unstated[0].title}: {unstated[0].cure}\n{self}")
+            raise AssertionError(f"{unstated[0].title}: {unstated[0].cure}\n{self._once}")
         if not self.right or alone:
-            raise AssertionError(str(self))
+            raise AssertionError(self._once)
+
+    @property
+    def _once(self) -> str:
+        """The whole of it; where torchrun has begun several ranks, which all have it, on the first alone."""
+        first = self.told.ranks is None or os.environ.get("RANK", "0") == "0"
+        return str(self) if first else f"{self.candidate} is {self.verdict}: rank 0 has the report"
 
     def _is_unstated(self, hazard: Finding) -> bool:
         """Whether it is a convention that nobody stated."""
@@ -228,14 +237,16 @@ def _main_findings(report: Report) -> list[Finding]:
 
 def _wrong_part(report: Report, first: list[Finding]) -> str:
     """The part that is wrong, in words; nothing where the numbers are not what is wrong."""
-    if first and first[0].kind == "contract":
+    if first and (first[0].kind == "contract" or first[0].name.startswith("rank_weights")):
         return ""
     if first and first[0].name == "own_gradients":
         return backward_in_words(list(dict.fromkeys(re.findall(r"\bd[QKVB]\b", first[0].title))))
     where = f"{first[0].where}" if first else ""
     if part := next((p.part for p in report.problems if p.part and where.startswith(f"the {p.part}")), ""):
         return f"the {part}"
-    return parts_in_words([p for p in report.problems if not p.part], report.constant)
+    said = parts_in_words([p for p in report.problems if not p.part], report.constant)
+    one = len(first) == 1 and EXPLAINS in (first[0].evidence or "")
+    return said.partition(" and the backward")[0] if one else said  # the gradients are those of that output
 
 
 def _labelled(label: str, value: str) -> list[str]:
