@@ -223,7 +223,7 @@ def each_cast(work: Callable, book: Book, root: Path | None, displays: list[Disp
     if not tasks:
         return []
     texts = {display.label: display.text for display in displays}
-    tasks.sort(key=lambda task: -sum(len(texts[label]) ** 2 for label in task[1]))  # what takes longest comes first
+    tasks.sort(key=lambda task: -sum(len(texts[label]) ** 2 for label in task[1]))  # what takes long comes first
     if FORKS:
         importlib.import_module("torch")
     found: dict[str, Any] = {}
