@@ -11,6 +11,7 @@ from attnmath.page.ledger.rows import Entry, identity_faults, listed_in
 from attnmath.page.misprints.edits import latex
 from attnmath.page.misprints.misprints import Original, Survivor, Tally, tally
 from attnmath.page.misprints.mutations import misprints
+from attnmath.page.verdicts.judge import judge
 from page_book import HEAD, book, last
 
 
@@ -133,7 +134,7 @@ def test_names_in_latex():
 
 SHARP = [
     r"dV = P^{\mathsf T} dO",
-    r"dQ = P \circ (dO\, V^{\mathsf T} - D \mathbf 1^{\mathsf T}) K",
+    r"dA = P \circ (dO\, V^{\mathsf T} - D \mathbf 1^{\mathsf T})",
     r"dP_{ij} = \langle dO_i, v_j \rangle",
     r"\dot L = \operatorname{rowsum}(P \circ \dot A)",
 ]
@@ -141,8 +142,8 @@ SHARP = [
 
 def test_how_a_line_is_set_changes_no_misprint():
     one, two = (tally(whole := book(text), last(whole)) for text in (
-        r"\begin{aligned} dQ &= P \circ (dO\, V^{\mathsf T} \\ &\quad - D \mathbf 1^{\mathsf T}) K \end{aligned}",
-        r"\begin{aligned} dQ &= P \circ \Bigl(dO\, V^{\mathsf T} \\[4pt] &\quad {} - D \mathbf 1^{\mathsf T}\Bigr) K"
+        r"\begin{aligned} dA &= P \circ (dO\, V^{\mathsf T} \\ &\quad - D \mathbf 1^{\mathsf T}) \end{aligned}",
+        r"\begin{aligned} dA &= P \circ \Bigl(dO\, V^{\mathsf T} \\[4pt] &\quad {} - D \mathbf 1^{\mathsf T}\Bigr)"
         r" \end{aligned}"))
     assert one.rejected == two.rejected and one.survivors == two.survivors == ()
 
@@ -150,6 +151,7 @@ def test_how_a_line_is_set_changes_no_misprint():
 @pytest.mark.parametrize("display", SHARP)
 def test_every_misprint_of_a_sharp_display_is_rejected(display):
     one = book(display)
+    assert judge(one, last(one)).comparisons
     result = tally(one, last(one))
     assert result.survivors == () and result.tried >= 20
     assert set(result.rejected) >= {"value", "shape"}
@@ -243,3 +245,14 @@ def test_an_identity_in_the_list_must_hold(tmp_path):
     assert [e.line for e in listed] == [3, 4, 5]
     faults = identity_faults(book(r"dP = dO\, V^{\mathsf T}"), listed, path)
     assert len(faults) == 2 and "list.txt:4" in faults[1] and "no display prp:gone" in faults[0]
+
+
+@pytest.mark.parametrize("display", [*SHARP, r"""\begin{aligned}
+    X_{ij} &:= \langle dO_i, v_j \rangle - D_i \\ Y_{ij} &:= P_{ij} X_{ij} \\
+    dA_{ij} &= Y_{ij} \\ P_{ij} dP_{ij} &= P_{ij} D_i + Y_{ij} \quad \text{if } i \le 2 \end{aligned}"""])
+def test_what_a_misprint_takes_over_from_its_display_changes_no_verdict(display, monkeypatch):
+    one = book(display)
+    found = tally(one, last(one))
+    monkeypatch.setattr(Original, "trials", ())
+    monkeypatch.setattr("attnmath.page.misprints.misprints.shared", lambda old, new: new)
+    assert tally(one, last(one)) == found and found.tried > 20

@@ -191,7 +191,7 @@ def batch_mixed(there: tuple[str, ...], back: bool) -> steps.Forms:
 
 
 RING = "chapters/flash.md"
-HOME = "the gradient of a block goes round with its block, and comes home"
+HOME = "bring the gradient of a block to where the block is from"
 STALE = {"K and V": "the keys and values of a step are", "K": "the keys of a step are",
          "V": "the values of a step are"}
 WRONG_RANKS: list[Mistake] = [
@@ -199,7 +199,7 @@ WRONG_RANKS: list[Mistake] = [
               of.stale(back, letters), RING, "each step has the block that came in it")
       for back in (True, False) for letters, words in STALE.items()),
     *(Mistake("rank_missing", f"contributions to {who} are wrong", of.missing(letters), RING,
-              "each query adds to the gradients of all keys that it sees, on whichever rank")
+              "each query and each key that it sees count once, on whichever rank")
       for who, letters in of.WHO.items()),
     *(Mistake("rank_moved", f"{who} {'stand' if 'and' in who else 'stands'} with the wrong tokens",
               of.moved(letters), RING, HOME) for who, letters in of.ROWS.items()),
@@ -219,7 +219,7 @@ WRONG_RANKS: list[Mistake] = [
     Mistake("rank_local_lse", "the weights of the way back are normalised by a part's log-sum-exp",
             merges.local_weights, RING, "normalise by the log-sum-exp of the whole row"),
     Mistake("rank_merge", "the parts of a row are merged wrongly", merges.merged, RING,
-            "multiply what is there, and its sum, by exp(old maximum - new maximum)"),
+            "bring the parts to one maximum, or to the log-sum-exp of the whole row, before they are added"),
     Mistake("rank_padded", "keys that fill up the shorter blocks are attended", merges.padded, ATTENTION,
             "hide what is filled up with zeros"),
     Mistake("rank_scale", "the scale is applied once more at each step", of.scaled_again, ATTENTION,

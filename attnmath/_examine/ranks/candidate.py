@@ -100,7 +100,7 @@ class RankedCandidate(Candidate):
     def words(self) -> str:
         """What it was found to take, options by their names included."""
         said = "".join(f"; {word} by its keyword {name}" for word, name in self.found.items())
-        return super().words + said
+        return super().words.replace("n = m only", "n = m, nothing else is asked over ranks") + said
 
     @contextmanager
     def on(self, ranks: int) -> Iterator["RankedCandidate | None"]:

@@ -24,10 +24,11 @@ WRONG = {
     "twice": ("twice", "are summed over the ranks twice"),
     "none": ("lost", "are zero, where the output depends on them"),
     "other": ("wrong", "are not those of the output, neither a rank's nor their sum"),
-    "unused": ("unused", "are zero, and the output does not depend on them"),
+    "unused": ("unused", "are zero, as the output does not depend on them"),
 }
 UNJUDGED = "none", "other", "unused"  # which no reading makes right
 ONCE = "sum the gradient of what all ranks have over the ranks, once"
+CURES = {"unused": "use it in the output", "sum": "leave the sum over the ranks to the caller"}
 
 
 class Parts:
@@ -73,7 +74,7 @@ class Parts:
             if names and word != meant:
                 name, said = WRONG[word]
                 yield Finding("mistake", f"rank_weights_{name}", f"gradients of replicated {what} {said}: {who}",
-                              ", ".join(f"d{x}" for x in names), "chapters/ring.md", ONCE)
+                              ", ".join(f"d{x}" for x in names), "chapters/ring.md", CURES.get(word, ONCE))
             elif names:
                 kind = "convention" if told.replicated or word == "sum" else "hazard"
                 yield Finding(kind, f"replicated_{word}", f"the gradients of {who} are {MEANT[word]}",

@@ -59,7 +59,8 @@ class Trial:
         self.memos: dict = {}  # how far the indices run -> these, and the values of nodes
         if like and scene.cache is like.scene.cache:
             for key, (ranges, memo) in like.memos.items():
-                kept = {at: found for at, found in memo.items() if found[1].names.isdisjoint(others)}
+                values = {at: one for at, one in memo.items() if isinstance(one, tuple)}  # of this scene
+                kept = {at: one for at, one in values.items() if one[1].names.isdisjoint(others)}
                 self.memos[key] = ranges, kept
         self.assumed: PageError | None = None  # a condition that exact numbers cannot decide
 
