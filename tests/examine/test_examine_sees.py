@@ -149,6 +149,18 @@ def test_strides_of_another_are_named_and_shown(said, framework, layout):
     assert "smallest case that fails" in str(report) and "k = k." in str(report)
 
 
+@pytest.mark.parametrize("layout", ["bhsd", "hsd", "sd"])
+@pytest.mark.parametrize("letter", "qkv")
+def test_an_input_that_is_read_as_if_contiguous_is_named_and_shown(letter, layout):
+    def fn(*given):
+        q, k, v = (in_order(x) if name == letter else x for name, x in zip("qkv", given))
+        return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
+
+    report = examine(fn, layout=layout, seed=3)
+    assert names(report) == ["input_strides"] and f"({letter.upper()})" in report.sentence, str(report)
+    assert "smallest case that fails" in str(report)
+
+
 @pytest.mark.parametrize("layout", AXIS_ORDERS + MORE_ORDERS)
 def test_what_is_strided_lies_in_an_order_of_its_own(layout):
     """Neither in order, nor in that of another; of two axes there is one other order alone."""

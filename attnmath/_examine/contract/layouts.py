@@ -65,7 +65,10 @@ def from_layout(x: np.ndarray, layout: str, of: str = "Q", heads: int = 1) -> np
 
 
 def memory_order(of: str, rank: int) -> tuple[int, ...]:
-    """The axes from the slowest to the fastest where a tensor is strided: of three and more others for Q, K and V."""
+    """The axes from the slowest to the fastest where a tensor is strided, for each of Q, K and V in another order.
+
+    Of two axes there is one order alone that is not contiguous, so it is that of all.
+    """
     axes = tuple(range(rank))
     if of == "K":
         return *axes[:-2][::-1], *axes[:-3:-1]
