@@ -77,7 +77,7 @@ def test_ranks_begin_again_and_are_given_up():
 
 
 @pytest.mark.parametrize("x", [
-    torch.randn(2, 3), torch.randn(2, 3).T, torch.ones(1, 3).expand(2, 3), torch.randn(2, 3).bfloat16()])
+    torch.randn(2, 3), torch.randn(2, 3).T, torch.randn(2, 3, 4, 5).permute(1, 3, 0, 2), torch.ones(1, 3).expand(2, 3), torch.randn(2, 3).bfloat16()])
 def test_what_is_sent_comes_as_it_was(x):
     y = received(sent(x))
     assert torch.equal(x, y) and x.dtype == y.dtype and y.stride() == x.stride()

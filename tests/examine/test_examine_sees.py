@@ -2,10 +2,13 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from attnmath import examine
+from attnmath._examine.contract.layouts import AXIS_ORDERS, MORE_ORDERS, axes_of, memory_order
+from examined import names
 
 
 def attention(q, k, v, mask=None, bias=None, causal=False, dropout_mask=None, *, spoil=None):
@@ -107,6 +110,62 @@ def test_one_maximum_for_all_rows_is_seen():
         return E / E.sum(-1, keepdim=True) @ v
 
     assert examine(fn, seed=3, smallest=False).wrong
+
+
+def by_strides(readers):
+    """Right in PyTorch and in NumPy, where q, k and v are read by their strides or by those of another of one shape."""
+    def read(x, other):
+        if x.shape != other.shape:
+            return x
+        if isinstance(x, torch.Tensor):
+            return torch.as_strided(x, x.shape, other.stride())
+        return np.lib.stride_tricks.as_strided(x, x.shape, other.strides)
+
+    def fn(q, k, v):
+        q, k, v = (read(x, dict(q=q, k=k, v=v)[readers.get(name, name)]) for name, x in zip("qkv", (q, k, v)))
+        a = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
+        if isinstance(a, torch.Tensor):
+            return a.softmax(-1) @ v
+        e = np.exp(a - a.max(-1, keepdims=True))
+        return e @ v / e.sum(-1, keepdims=True)
+
+    return fn
+
+
+BY_ANOTHER = {
+    "K by those of V": dict(k="v"), "V by those of K": dict(v="k"), "K and V exchanged": dict(k="v", v="k"),
+}
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd", "hsd"])
+@pytest.mark.parametrize("said", BY_ANOTHER)
+@pytest.mark.parametrize("framework", ["torch", "numpy"])
+def test_strides_of_another_are_named_and_shown(said, framework, layout):
+    fn = by_strides(BY_ANOTHER[said])
+    if layout == "bshd":
+        fn = (lambda f: lambda *x: f(*(y.swapaxes(1, 2) for y in x)).swapaxes(1, 2))(fn)
+    report = examine(fn, framework=framework, layout=layout, seed=3)
+    assert names(report) == ["strides_of_another"] and said in report.sentence, str(report)
+    assert "smallest case that fails" in str(report) and "k = k." in str(report)
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "hsd", "sd"])
+@pytest.mark.parametrize("letter", "qkv")
+def test_an_input_that_is_read_as_if_contiguous_is_named_and_shown(letter, layout):
+    def fn(*given):
+        q, k, v = (in_order(x) if name == letter else x for name, x in zip("qkv", given))
+        return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
+
+    report = examine(fn, layout=layout, seed=3)
+    assert names(report) == ["input_strides"] and f"({letter.upper()})" in report.sentence, str(report)
+    assert "smallest case that fails" in str(report)
+
+
+@pytest.mark.parametrize("layout", AXIS_ORDERS + MORE_ORDERS)
+def test_what_is_strided_lies_in_an_order_of_its_own(layout):
+    """Neither in order, nor in that of another; of two axes there is one other order alone."""
+    orders = [memory_order(of, len(axes_of(layout, of))) for of in ("Q", "K", "V")]
+    assert len({*orders}) == (1 if len(orders[1]) == 2 else 3) and not any(order == tuple(sorted(order)) for order in orders)
 
 
 @pytest.mark.parametrize("options", [(), {"mask", "bias", "causal", "dropout_mask"}])

@@ -16,6 +16,7 @@ from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.diagnosis.paste import worst_entry
 from attnmath._examine.diagnosis.smallest import (
     KINDS_OF_NUMBERS,
+    MEMORY,
     MOST_CALLS,
     Recipe,
     case_of,
@@ -222,9 +223,10 @@ SKETCHES = {
     **{f"mask {kind}": dict(mask=kind) for kind in ("shared", "heads", "batch", "all", "empty")},
     **{f"bias {kind}": dict(bias=kind) for kind in ("shared", "heads", "batch", "all")},
     "bias under a mask": dict(bias="shared", mask="heads", causal=True),
-    **{f"{kind} dO": dict(memory=kind) for kind in ("strided", "broadcast")},
+    **{kind: dict(memory=kind) for kind in MEMORY},
+    "strided mask and bias": dict(mask="all", bias="all", memory="strided inputs"),
     **{kind: dict(numbers=kind) for kind in KINDS_OF_NUMBERS},
-    "everything": dict(mask="all", causal=True, bias="heads", scale=2.0, dropped=True, r=2, memory="strided"),
+    "everything": dict(mask="all", causal=True, bias="heads", scale=2.0, dropped=True, r=2, memory="strided dO"),
 }
 
 
@@ -323,7 +325,7 @@ def test_lines_follow_the_conventions(name, letter):
     few |= {"G": 1} if "h" not in (means.layout or "h") else {"r": 2}
     sketch = replace(PLAIN, mask="shared", bias="shared" if letter == "dB" else None, causal=True, **few)
     agrees(sketch, letter, means)
-    for memory in ("strided", "broadcast") if letter == "dK" else ():
+    for memory in MEMORY if letter == "dK" else ():
         agrees(replace(sketch, memory=memory), letter, means)
 
 

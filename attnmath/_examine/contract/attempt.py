@@ -124,13 +124,13 @@ class Called:
     def placed(self, case: Case, layout: str, names: Iterable[str]) -> list[Any]:
         """Q, K, V, or their tangents, in its library and layout, and in memory as the case wants them."""
         own = "strided" if "strided inputs" in case.traits else "own"
-        return [self.arrays.arranged(to_layout(getattr(case, x), layout, x[0]), own) for x in names]
+        return [self.arrays.arranged(to_layout(getattr(case, x), layout, x[0]), own, x[0]) for x in names]
 
     def placed_dO(self, case: Case, layout: str) -> Any:
         """dO in the same way, in memory of its own kind."""
         traits = case.traits
         spread = "strided" if "strided dO" in traits else "broadcast" if "broadcast dO" in traits else "own"
-        return self.arrays.arranged(to_layout(case.dO, layout, "O"), spread)
+        return self.arrays.arranged(to_layout(case.dO, layout, "O"), spread, "dO")
 
     def own_keywords(self, case: Case, call: Call) -> tuple[dict[str, Any], str | None]:
         """The options in the functions' own words, and the one among them that has a gradient."""
@@ -141,9 +141,9 @@ class Called:
         if keep is not None and bias is not None and words.get("mask") == words.get("bias") is not None:
             bias = np.where(keep, bias, -np.inf)  # one argument for both
         elif keep is not None:
-            given["mask"] = lib.arranged(contract.given_mask(case, keep, means, layout), own)
+            given["mask"] = lib.arranged(contract.given_mask(case, keep, means, layout), own, "mask")
         if bias is not None:
-            given["bias"] = lib.arranged(contract.placed(case, bias, means.bias_axes, layout), own)
+            given["bias"] = lib.arranged(contract.placed(case, bias, means.bias_axes, layout), own, "bias")
         given["causal"], given["groups"] = case.causal, case.sizes["G"] != case.sizes["H"]
         if case.scale is not None:
             given["scale"] = case.scale

@@ -64,6 +64,17 @@ def from_layout(x: np.ndarray, layout: str, of: str = "Q", heads: int = 1) -> np
     return x.reshape([x.shape[left.index(letter)] if letter in left else 1 for letter in OURS])
 
 
+def memory_order(of: str, rank: int) -> tuple[int, ...]:
+    """The axes from the slowest to the fastest where a tensor is strided, for each of Q, K and V in another order.
+
+    Of two axes there is one order alone that is not contiguous, so it is that of all.
+    """
+    axes = tuple(range(rank))
+    if of == "K":
+        return *axes[:-2][::-1], *axes[:-3:-1]
+    return axes[::-1] if of in ("Q", "dO") else axes[-1:] + axes[:-1]
+
+
 def scores_axes(x: np.ndarray, layout: str) -> np.ndarray:
     """A mask or bias (..., n, m) with the axes b, h, n, m, without those that the layout lacks."""
     x = x.reshape((1,) * (4 - x.ndim) + x.shape)

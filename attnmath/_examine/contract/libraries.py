@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from attnmath._examine.contract.functions import Broken, Fault
+from attnmath._examine.contract.layouts import memory_order
 from attnmath._words.extras import EXTRAS, absent
 from attnmath.rounding.formats import FORMATS
 
@@ -44,18 +45,19 @@ class Numpy:
         """A contiguous copy, in the candidate's dtype; booleans and integers stay what they are."""
         return np.array(x, self.number_type if x.dtype == float else x.dtype, order="C")
 
-    def transposed(self, x: Any) -> Any:
-        """The view with all axes in reverse order."""
-        return x.T
+    def transposed(self, x: Any, axes: Sequence[int]) -> Any:
+        """The view with the axes in this order."""
+        return x.transpose(axes)
 
     def spread(self, x: Any, shape: tuple) -> Any:
         """The view of this shape, with strides of 0."""
         return np.broadcast_to(x, shape)
 
-    def arranged(self, x: np.ndarray, memory: str = "own") -> Any:
-        """x, contiguous, or "strided" in reverse order, or "broadcast" where it is constant."""
+    def arranged(self, x: np.ndarray, memory: str = "own", of: str = "Q") -> Any:
+        """x, contiguous, or "strided" in the order of this letter, or "broadcast" where it is constant."""
         if memory == "strided":
-            return self.transposed(self.array(x.T))
+            order = memory_order(of, x.ndim)
+            return self.transposed(self.array(x.transpose(order)), np.argsort(order).tolist())
         if memory == "broadcast":
             return self.spread(self.array(small(x)), x.shape)
         return self.array(x)
@@ -121,8 +123,8 @@ class Torch(Numpy):
         dtype = self.number_type if x.dtype == float else None
         return self.torch.tensor(np.ascontiguousarray(x), dtype=dtype, device=self.device)
 
-    def transposed(self, x: Any) -> Any:
-        return x.permute(tuple(range(x.ndim))[::-1])
+    def transposed(self, x: Any, axes: Sequence[int]) -> Any:
+        return x.permute(axes)
 
     def spread(self, x: Any, shape: tuple) -> Any:
         return x.expand(shape)
@@ -193,7 +195,7 @@ class Jax(Numpy):
         dtype = self.number_type if x.dtype == float else x.dtype
         return self.jax.device_put(self.jax.numpy.array(x, dtype), self.device)
 
-    def arranged(self, x: np.ndarray, memory: str = "own") -> Any:
+    def arranged(self, x: np.ndarray, memory: str = "own", of: str = "Q") -> Any:
         return self.array(x)  # JAX has no strides
 
     def is_array(self, x: Any) -> bool:

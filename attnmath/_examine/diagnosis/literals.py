@@ -1,10 +1,10 @@
 """What is pasted: numbers as Python writes them, the candidate's own axes, masks, groups and options in words."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from attnmath._examine.contract.layouts import axes_of, to_layout
+from attnmath._examine.contract.layouts import axes_of, memory_order, parts_of_layout, to_layout
 from attnmath._examine.problems.case import Case, Conventions
 
 # From the axes b, h, s, d of a problem to the candidate's; and the same for a mask's.
@@ -67,6 +67,27 @@ def option_lines(
         is_bool = name == "mask" and means.mask in (None, "keep", "drop")
         kind = {"torch": "torch.tensor({})", "jax": "jax.numpy.array({})", "numpy": "{}"}[library]
         found.append(f"{name} = {(kind if is_bool else leaf if name == 'b' else plain).format(value)}")
+    return found
+
+
+def strided_lines(
+    case: Case, means: Conventions, layout: str, library: str, leaves: Collection[str] = (),
+    more: Sequence[str] = (),
+) -> list[str]:
+    """What puts the arrays in the order in memory that is the case's; leaves: those that require a gradient."""
+    scores = 2 + sum(letter in parts_of_layout(layout)[0] for letter in "bh")
+    ranks = {"do": ("dO", len(axes_of(layout, "O")))} if "strided dO" in case.traits else {}
+    if "strided inputs" in case.traits:
+        ranks |= {x: (x[0].upper(), len(axes_of(layout, x[0].upper()))) for x in ("q", "k", "v", *more)}
+        ranks |= {"mask": ("mask", len(means.mask_axes or "") or scores)} if case.keep is not None else {}
+        ranks |= {"b": ("bias", len(means.bias_axes or "") or scores)} if case.bias is not None else {}
+    turn, copy = ("permute", "contiguous") if library == "torch" else ("transpose", "copy")
+    found = []
+    for name, (of, rank) in ranks.items() if library != "jax" else ():
+        order = memory_order(of, rank)
+        plain, leaf = (".detach()", ".requires_grad_()") if name in leaves else ("", "")
+        back = tuple(np.argsort(order).tolist())
+        found.append(f"{name} = {name}{plain}.{turn}{order}.{copy}().{turn}{back}{leaf}")
     return found
 
 

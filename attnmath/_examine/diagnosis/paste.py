@@ -23,6 +23,7 @@ from attnmath._examine.diagnosis.literals import (
     option_lines,
     over_groups,
     own_index,
+    strided_lines,
 )
 from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath._examine.problems.steps import Steps
@@ -140,6 +141,8 @@ def _call(candidate: Candidate, case: Case, means: Conventions, layout: str, dty
     options, given = _given_options(candidate, case, means, layout)
     constant = "constant bias" in case.traits  # a mask, or one whose gradient nobody asks for
     found += option_lines(given, means, library, plain, plain if constant else make)
+    own = "qkv" if constant else "qkvb"
+    found += strided_lines(case, means, layout, library, own if by_autograd else "")
     call = f"{_called(candidate.fn, candidate)}(q, k, v{options})"
     leaves, names = ("q, k, v, b", "dq, dk, dv, db") if "b" in given else ("q, k, v", "dq, dk, dv")
     leaves, names = ("q, k, v", "dq, dk, dv, *_") if constant else (leaves, names)
@@ -155,16 +158,12 @@ def _call(candidate: Candidate, case: Case, means: Conventions, layout: str, dty
 
 
 def _dO(make: str, case: Case, layout: str, library: str) -> str:
-    """dO, in the order in memory that is the case's."""
-    shape, dO = to_layout(case.dO, layout, "O").shape, laid_out("dO", case.dO, layout, "O")
-    rank = len(shape)
-    if "strided dO" in case.traits and library != "jax":
-        turned = f".permute({', '.join(map(str, reversed(range(rank))))})" if library == "torch" else ".T"
-        return make.format(f"{dO}.T.copy()") + turned
+    """dO, one number in memory where it is broadcast."""
+    shape = to_layout(case.dO, layout, "O").shape
     if "broadcast dO" in case.traits and library != "jax":
-        one = make.format(f"np.ones({(1,) * rank})")
+        one = make.format(f"np.ones({(1,) * len(shape)})")
         return f"{one}.expand({shape})" if library == "torch" else f"np.broadcast_to({one}, {shape})"
-    return make.format(dO)
+    return make.format(laid_out("dO", case.dO, layout, "O"))
 
 
 def _given_options(

@@ -30,6 +30,7 @@ DRAWN = {  # all but "normal" are numbers of every format
     "small": "rng.integers(-8, 9, {}) / 1024",
 }
 BELOW = {"Q": "rng.integers(8, 17, {}) * 1.0", "K": "rng.integers(-16, -7, {}) * 1.0"}
+MEMORY = "strided dO", "broadcast dO", "strided inputs"
 Wrong = Mapping[str, np.ndarray]  # for each output that is wrong, which of its entries
 
 
@@ -42,7 +43,7 @@ class Recipe:
     bias: str | None = None  # a key of SHAPES
     scale: float | None = None
     dropped: bool = False
-    memory: str | None = None  # of dO: "strided" or "broadcast"
+    memory: str | None = None  # a trait of MEMORY
     b: int = 1
     G: int = 1
     r: int = 1  # query heads for each head of keys and values
@@ -62,7 +63,7 @@ def input_lines(x: Recipe, dtype: str) -> list[str]:
     for name, shape in zip(("Q", "K", "V", "dO"), setting.shapes):
         count = int(np.prod(shape))
         first, given = given[:count], given[count:]
-        if x.memory == "broadcast" and name == "dO":
+        if x.memory == "broadcast dO" and name == "dO":
             found.append(f"dO = np.ones({shape})")
         elif x.listed is not None:
             found.append(f"{name} = np.array({np.array(first, float).reshape(shape).tolist()})")
@@ -100,7 +101,7 @@ def case_of(x: Recipe, dtype: str) -> Case:
     names = _made(input_lines(x, dtype))
     Q, K, V, dO = (names[name] for name in ("Q", "K", "V", "dO"))
     keep, bias, R = (names.get(name) for name in ("keep", "bias", "R"))
-    traits = frozenset({f"{x.memory} dO"} if x.memory else ())
+    traits = frozenset({x.memory} if x.memory else ())
     return Case(Q, K, V, dO, keep, bias, x.causal, x.scale, R, "smallest", traits)
 
 
@@ -111,7 +112,7 @@ def recipe_of(case: Case, layout: str) -> Recipe:
         own = {(True, True): "all", (False, True): "heads", (True, False): "batch"}
         return None if x is None else own.get((shape[0] > 1, shape[1] > 1), "shared")
 
-    s, memory = case.sizes, [word for word in ("strided", "broadcast") if f"{word} dO" in case.traits]
+    s, memory = case.sizes, [trait for trait in MEMORY if trait in case.traits]
     hides = case.keep is not None and not case.keep.any(-1).all()
     G, r = (s["G"], s["H"] // s["G"]) if "h" in layout else (1, 1)
     return Recipe(

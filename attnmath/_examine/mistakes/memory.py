@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from attnmath._examine.contract.layouts import from_layout, to_layout
+from attnmath._examine.contract.layouts import OURS, axes_of, from_layout, memory_order, to_layout
 from attnmath._examine.mistakes.blocks import blocks_of
 from attnmath._examine.mistakes.operators import Place
 from attnmath._examine.problems import steps
@@ -13,13 +13,28 @@ from attnmath._examine.problems.steps import ATTENTION, BACK, Mistake, StepChang
 from attnmath._words.arrays import T
 from attnmath.rounding.formats import FORMATS, nearest
 
-Places = Callable[[np.ndarray, str], np.ndarray]  # for each entry the place in memory that is read
+
+def in_parts(places: Callable[..., np.ndarray], x: np.ndarray, layout: str, of: str, *other: str) -> np.ndarray:
+    """For each entry the place in memory that is read; of each part alone, where its layout lacks axes."""
+    there = "".join(axes_of(layout, of))
+    part = x[tuple(slice(None if letter in there else 1) for letter in OURS)]
+    first = np.arange(0, x.size, max(1, part.size))
+    return (first[:, None] + places(part, layout, of, *other)).ravel()
 
 
-def strided(x: np.ndarray, layout: str, of: str) -> np.ndarray:
-    """Where each entry of Q, K, V or dO is looked for in memory that lies in reverse order."""
+def in_memory(x: np.ndarray, layout: str, of: str) -> np.ndarray:
+    """The places of Q, K, V or dO, itself strided."""
     y = to_layout(np.arange(x.size).reshape(x.shape), layout, of)
-    return from_layout(y.T.reshape(y.shape), layout, of, x.shape[1]).ravel()
+    order = memory_order(of, y.ndim)
+    return np.ascontiguousarray(y.transpose(order)).transpose(np.argsort(order))
+
+
+def strided(x: np.ndarray, layout: str, of: str, other: str = "") -> np.ndarray:
+    """Where each entry is looked for in memory that is strided: as if contiguous, or by the strides of another."""
+    y = in_memory(x, layout, of)
+    steps = np.array((in_memory(x, layout, other) if other else y.copy()).strides) // y.itemsize
+    read = y.ravel("K")[np.tensordot(steps, np.indices(y.shape), 1) % y.size]
+    return from_layout(read, layout, of, x.shape[1]).ravel()
 
 
 def broadcast(x: np.ndarray, layout: str, of: str) -> np.ndarray:
@@ -49,16 +64,24 @@ def misread(letters: str, places: dict[str, np.ndarray], back: bool) -> StepChan
 
 def input_strides(case: Case, means: Conventions) -> Wordings:
     if "strided inputs" in case.traits and means.layout is not None:
-        places = {x: strided(getattr(case, x), means.layout, x) for x in "QKV"}
+        places = {x: in_parts(strided, getattr(case, x), means.layout, x) for x in "QKV"}
         for letters in ("QKV", "Q", "K", "V", "QK", "KV"):
             for back in (True, False):
                 yield " and ".join(letters), misread(letters, places, back)
 
 
+def strides_of_another(case: Case, means: Conventions) -> Wordings:
+    if "strided inputs" in case.traits and means.layout is not None and case.K.shape == case.V.shape:
+        places = {x: in_parts(strided, getattr(case, x), means.layout, x, y) for x, y in ("KV", "VK")}
+        for letters, said in (("K", "K by those of V"), ("V", "V by those of K"), ("KV", "K and V exchanged")):
+            for back in (True, False):
+                yield said, misread(letters, places, back)
+
+
 def dO_strides(case: Case, means: Conventions) -> Wordings:
     for trait, places in (("strided dO", strided), ("broadcast dO", broadcast)):
         if trait in case.traits and means.layout is not None:
-            yield "", {"dO": steps.bind(lambda s, x, p: read(x, p), places(case.dO, means.layout, "dO"))}
+            yield "", {"dO": steps.bind(lambda s, x, p: read(x, p), in_parts(places, case.dO, means.layout, "dO"))}
 
 
 def values_as_wide_as_keys(case: Case, means: Conventions) -> Wordings:
@@ -110,6 +133,8 @@ PASSED_BACK = Mistake(
 MEMORY: list[Mistake] = [
     Mistake("input_strides", "an input is read as if it were contiguous", input_strides, ATTENTION,
             "use its strides, or copy it first"),
+    Mistake("strides_of_another", "an input is read by the strides of another", strides_of_another, ATTENTION,
+            "each tensor has strides of its own"),
     Mistake("dO_strides", "dO is read as if it were contiguous", dO_strides, BACK,
             "use dO's strides, or copy it first"),
     Mistake("strides_of_K_for_V", "the width of V is taken to be that of K", values_as_wide_as_keys, ATTENTION,

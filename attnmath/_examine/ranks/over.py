@@ -8,7 +8,7 @@ import torch
 from attnmath._examine.contract.contract import GRADIENT_OF
 from attnmath._examine.contract.functions import Broken, Fault, attribute, name_of
 from attnmath._examine.contract.layouts import axes_of
-from attnmath._examine.ranks.rank import Order, Reply, received, sent, sent_or_not
+from attnmath._examine.ranks.rank import Order, Reply, constant_axes, lying, order_of, received, sent, sent_or_not
 from attnmath._examine.ranks.replicated import Parts
 from attnmath._examine.ranks.spread import Spread
 
@@ -71,18 +71,8 @@ class Over:
 
     def _cut(self, x: torch.Tensor, axis: int) -> list[torch.Tensor]:
         """Each rank's own rows; where they lie otherwise in memory than in order, so do these."""
-        found = []
-        for places in self.spread.places(x.shape[axis]):
-            mine = x.index_select(axis, places)
-            if not x.is_contiguous() and mine.numel():
-                constant = [i for i, (step, size) in enumerate(zip(x.stride(), x.shape)) if step == 0 and size > 1]
-                turned = tuple(range(x.ndim))[::-1]
-                one = mine
-                for i in constant:
-                    one = one.narrow(i, 0, 1)
-                mine = one.expand(mine.shape) if constant else mine.permute(turned).contiguous().permute(turned)
-            found.append(mine)
-        return found
+        order, constant = order_of(x), constant_axes(x)
+        return [lying(x.index_select(axis, p), order, constant) for p in self.spread.places(x.shape[axis])]
 
     def _asked(
         self, what: str, args: Sequence[Any], options: Mapping[str, Any], needed: Sequence[str]

@@ -20,34 +20,44 @@ class Sent(NamedTuple):
 
     numbers: np.ndarray
     dtype: str
-    memory: str = "own"  # "strided": in reverse order; "broadcast": constant along the next
-    constant: tuple[int, ...] = ()
+    order: tuple[int, ...]  # of its axes in memory, from the slowest to the fastest
+    constant: tuple[int, ...] = ()  # along these it is one number in memory
+
+
+def constant_axes(x: torch.Tensor) -> tuple[int, ...]:
+    """Along which it has strides of 0."""
+    return tuple(i for i, (step, size) in enumerate(zip(x.stride(), x.shape)) if step == 0 and size > 1)
+
+
+def order_of(x: torch.Tensor) -> tuple[int, ...]:
+    """The axes from the slowest to the fastest in memory."""
+    return tuple(sorted(range(x.ndim), key=x.stride, reverse=True))
+
+
+def lying(x: torch.Tensor, order: tuple[int, ...], constant: tuple[int, ...]) -> torch.Tensor:
+    """The same numbers with the axes in this order in memory, or once where they are constant."""
+    if constant:
+        one = x
+        for axis in constant:
+            one = one.narrow(axis, 0, min(1, x.shape[axis]))
+        return one.contiguous().expand(x.shape)
+    return x.permute(order).contiguous().permute(np.argsort(order).tolist())
 
 
 def sent(x: torch.Tensor) -> Sent:
     """A tensor as what can be sent, with how it lies in memory."""
-    constant = tuple(i for i, (step, size) in enumerate(zip(x.stride(), x.shape)) if step == 0 and size > 1)
-    memory = "broadcast" if constant else "own" if x.is_contiguous() else "strided"
+    order, constant = order_of(x), constant_axes(x)
     x = x.detach().cpu().contiguous()
     short = x.dtype == torch.bfloat16
     numbers = (x.view(torch.int16) if short else x).numpy()
-    return Sent(numbers, str(x.dtype).removeprefix("torch."), memory, constant)
+    return Sent(numbers, str(x.dtype).removeprefix("torch."), order, constant)
 
 
 def received(x: Sent, device: Any = None) -> torch.Tensor:
     """The tensor that was sent, in memory as it was there."""
     y = torch.from_numpy(np.array(x.numbers))
     y = y.view(torch.bfloat16) if x.dtype == "bfloat16" else y
-    y = y.to(device) if device is not None else y
-    if x.memory == "broadcast":
-        whole = y.shape
-        for axis in x.constant:
-            y = y.narrow(axis, 0, min(1, y.shape[axis]))
-        return y.contiguous().expand(whole)
-    if x.memory == "strided":
-        turned = tuple(range(y.ndim))[::-1]
-        return y.permute(turned).contiguous().permute(turned)
-    return y
+    return lying(y.to(device) if device is not None else y, x.order, x.constant)
 
 
 def sent_or_not(x: Any) -> Any:

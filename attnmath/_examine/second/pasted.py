@@ -14,6 +14,7 @@ from attnmath._examine.diagnosis.literals import (
     option_lines,
     over_groups,
     own_index,
+    strided_lines,
 )
 from attnmath._examine.diagnosis.smallest import Recipe, case_of, input_lines, smallest
 from attnmath._examine.problems.case import Case, Conventions
@@ -92,7 +93,8 @@ def _arrays(candidate: SecondCandidate, case: Any, means: Conventions, layout: s
              for name in ("Q", "K", "V", *DOTS)]
     found.append(f"do = {paste._dO(make, case, layout, library)}")
     given = paste._given_options(candidate, case, means, layout)[1]
-    return found + option_lines(given, means, library, make, make)
+    found += option_lines(given, means, library, make, make)
+    return found + strided_lines(case, means, layout, library, more=[x.lower() for x in DOTS])
 
 
 def _call(candidate: SecondCandidate, case: Any, means: Conventions, layout: str) -> list[str]:
