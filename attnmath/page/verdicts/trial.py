@@ -188,8 +188,8 @@ def locals_of(
 
 def _named(statement: Statement, found: dict[Name, Named], cast: Cast, scene: Any) -> Named:
     left, body = statement.members
-    indices = tuple(sub.args[1] for sub in left.subs)
     axes = scope(statement, cast, {name: one.axes for name, one in found.items()}).axis
+    indices = tuple(sub.args[1] for sub in left.subs)
     pattern = scene.pattern.paired(scene.outputs)
     local, measured = (Local(indices, body, {i: of.sizes[a] for i, a in axes.items()}) for of in (scene, pattern))
     others = {name: one.measured for name, one in found.items()} | {left.base.args: measured}
