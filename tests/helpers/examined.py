@@ -9,7 +9,7 @@ from attnmath._examine.diagnosis import examination
 WORDS = "named", "not named", "named wrongly", "missed"
 
 
-@lru_cache(32)
+@lru_cache(4)
 def drawn(draw, takes, dtype, seed, *taken):
     return draw(takes, dtype, seed, *taken)
 
@@ -19,7 +19,7 @@ def once(draw):
     return lambda takes, dtype, seed, *taken: drawn(draw, frozenset(takes), dtype, seed, *taken)
 
 
-@lru_cache(2000)
+@lru_cache(128)  # long problems have megabytes of bounds
 def solved(solve, case, means, truncate, dtype):
     return solve(case, means, dtype)
 
