@@ -219,7 +219,7 @@ KERNELS = {
         "NVlabs/rcm", rcm, dict(b=1, H=2, G=2, n=40, m=40, d_k=16, d_v=16), {"plain": dict(scale="sm_scale")},
         patched="the driver; autotuning; flash_attn's backward pass, written out"),
     "triton": Kernel(
-        "lightseekorg/triton", triton_tutorial, dict(HALF, d_k=32, d_v=32),
+        "lightseekorg/triton", triton_tutorial, HALF,
         {"plain": {}, "scale": dict(scale="scale"), "causal": dict(causal="causal")}, dtype="float16",
         patched="the driver; autotuning"),
     "triton-flash-attention": Kernel(
