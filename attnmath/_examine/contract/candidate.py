@@ -211,6 +211,7 @@ class Candidate(Called):
         named = (x for x in whole_numbers(self.fn, 0) if 2 < x <= 1024)
         own = [(128, d) for d in itertools.islice(dict.fromkeys(named), 6)]
         for (s, d), layout in itertools.product([(2, 2), (128, 64), *own], layouts):  # some take whole tiles alone
+            s, d = self.told_sizes.get("n", s), self.told_sizes.get("d_k", d)
             try:
                 self.in_time(functools.partial(call, layout, s, d))
                 return None
@@ -253,6 +254,8 @@ class Candidate(Called):
                 raise Broken(self.worker.hung)
             takes = {*self.options, *(["dropout"] if "dropout_mask" in self.options else [])}
             takes |= {"groups"} if "G" in forced_sizes(call.layout) else set()
+            if other := [f"{x} is {n}" for x, n in self.told_sizes.items() if case.sizes[x] != n]:
+                raise Broken(Fault("raises", f"sizes says that {' and '.join(other)} alone"))
             if lacking := [word for word in case.needs if word not in takes]:
                 raise Broken(Fault("options", f"it has no option for {' and '.join(lacking)}"))
             self.library  # noqa: B018, found at the first call
