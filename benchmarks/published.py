@@ -213,8 +213,8 @@ HALF = dict(b=1, H=1, G=1, n=256, m=256, d_k=32, d_v=32)
 KERNELS = {
     "jvp_flash_attention": Kernel(
         "amorehead/jvp_flash_attention", jvp_flash_attention, SQUARE,
-        {"plain": dict(scale="sm_scale"), "causal": dict(causal="causal"), "boolean mask": dict(mask="attn_mask"),
-         "bias": dict(bias="bias")}),
+        {"plain": {}, "scale": dict(scale="sm_scale"), "causal": dict(causal="causal"),
+         "boolean mask": dict(mask="attn_mask"), "bias": dict(bias="bias")}),
     "rcm": Kernel(
         "NVlabs/rcm", rcm, dict(b=1, H=2, G=2, n=40, m=40, d_k=16, d_v=16), {"plain": dict(scale="sm_scale")},
         patched="the driver; autotuning; flash_attn's backward pass, written out"),
