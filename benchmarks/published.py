@@ -91,7 +91,7 @@ def jvp_flash_attention(clone: Path, case: str) -> dict:
         full = None if bias is None else bias.expand(*q.shape[:-1], k.shape[-2]).to(q.dtype)
         return attention.apply(q, k, v, None, None, None, full, 0.0, False, None, True, True, False)[0]
 
-    return dict(fn=fn, framework="torch", layout="bhsd")
+    return dict(fn=fn, framework="torch", layout="bhsd", without=["dB"])  # it has none
 
 
 def rcm(clone: Path, case: str) -> dict:
