@@ -253,7 +253,7 @@ def judged(name: str, case: str, clone: Path) -> dict:
     findings = [dict(kind=f.kind, name=f.name, title=f.title, where=f.where) for f in report.findings]
     return dict(kernel=name, repository=kernel.repository, commit=commit(clone), case=case, dtype=kernel.dtype,
                 sizes=kernel.sizes, patched=kernel.patched, verdict=report.verdict, sentence=report.sentence,
-                problems=len(report.problems), findings=findings)
+                problems=sum(p.judged for p in report.problems), findings=findings)
 
 
 def commit(clone: Path) -> str:
