@@ -101,7 +101,8 @@ def case_of(x: Recipe, dtype: str) -> Case:
     names = _made(input_lines(x, dtype))
     Q, K, V, dO = (names[name] for name in ("Q", "K", "V", "dO"))
     keep, bias, R = (names.get(name) for name in ("keep", "bias", "R"))
-    traits = frozenset([x.memory] * bool(x.memory) + ["strided inputs"] * (x.memory == "contiguous rows"))
+    memory = (x.memory, "strided inputs") if x.memory == "contiguous rows" else (x.memory,)
+    traits = frozenset(trait for trait in memory if trait)
     return Case(Q, K, V, dO, keep, bias, x.causal, x.scale, R, "smallest", traits)
 
 
