@@ -91,7 +91,7 @@ def jvp_flash_attention(clone: Path, case: str) -> dict:
         full = None if bias is None else bias.expand(*q.shape[:-1], k.shape[-2]).to(q.dtype)
         return attention.apply(q, k, v, None, None, None, full, 0.0, False, None, True, True, False)[0]
 
-    return dict(fn=fn, framework="torch", layout="bhsd")
+    return dict(fn=fn, framework="torch", layout="bhsd", without=["dB"])  # it has none
 
 
 def rcm(clone: Path, case: str) -> dict:
@@ -213,8 +213,8 @@ HALF = dict(b=1, H=1, G=1, n=256, m=256, d_k=32, d_v=32)
 KERNELS = {
     "jvp_flash_attention": Kernel(
         "amorehead/jvp_flash_attention", jvp_flash_attention, SQUARE,
-        {"plain": dict(scale="sm_scale"), "causal": dict(causal="causal"), "boolean mask": dict(mask="attn_mask"),
-         "bias": dict(bias="bias")}),
+        {"plain": {}, "scale": dict(scale="sm_scale"), "causal": dict(causal="causal"),
+         "boolean mask": dict(mask="attn_mask"), "bias": dict(bias="bias")}),
     "rcm": Kernel(
         "NVlabs/rcm", rcm, dict(b=1, H=2, G=2, n=40, m=40, d_k=16, d_v=16), {"plain": dict(scale="sm_scale")},
         patched="the driver; autotuning; flash_attn's backward pass, written out"),
@@ -253,7 +253,7 @@ def judged(name: str, case: str, clone: Path) -> dict:
     findings = [dict(kind=f.kind, name=f.name, title=f.title, where=f.where) for f in report.findings]
     return dict(kernel=name, repository=kernel.repository, commit=commit(clone), case=case, dtype=kernel.dtype,
                 sizes=kernel.sizes, patched=kernel.patched, verdict=report.verdict, sentence=report.sentence,
-                problems=len(report.problems), findings=findings)
+                problems=sum(p.judged for p in report.problems), findings=findings)
 
 
 def commit(clone: Path) -> str:

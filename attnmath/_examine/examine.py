@@ -86,7 +86,7 @@ def examine(
     ...     E = np.exp(q @ k.swapaxes(-1, -2))
     ...     return E / E.sum(-1, keepdims=True) @ v
     >>> print(examine(forward, seed=0).sentence)
-    wrong in the forward: large scores are not survived (O is not finite, in 2 of 50 problems) (O (NaN))
+    wrong in the forward: large scores are not survived (O is not finite, in 2 of 51 problems) (O (NaN))
 
     Derived in chapters/examine.md.
     """

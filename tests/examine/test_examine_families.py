@@ -195,7 +195,7 @@ def test_every_trait_occurs_and_holds():
     traits = set().union(*(c.traits for c in given))
     assert traits == OPTIONS | set(FAMILIES) | {
         "batch", "n != m", "d_v != d_k", "odd length", "odd width", "more than 64 keys", "empty row", "poison", "strided dO", "strided inputs",
-        "broadcast dO"}
+        "contiguous rows", "broadcast dO"}
     for case in given:
         s, seen = case.sizes, case.seen(LOWER)
         assert ("empty row" in case.traits) == (not seen.any(-1).all()), case.name

@@ -161,11 +161,31 @@ def test_an_input_that_is_read_as_if_contiguous_is_named_and_shown(letter, layou
     assert "smallest case that fails" in str(report)
 
 
+@pytest.mark.parametrize("layout", ["bhsd", "hsd"])
+@pytest.mark.parametrize("said", [*BY_ANOTHER, ""])
+def test_strides_of_another_are_seen_behind_copies(said, layout):
+    """Where the last axis is not the fastest a copy is made, which for values of three axes lies in order."""
+    def copying(*given):
+        return by_strides(BY_ANOTHER.get(said, {}))(*(x if x.stride(-1) == 1 else x.contiguous() for x in given))
+
+    report = examine(copying, layout=layout, seed=3)
+    if not said:
+        assert report.right, str(report)
+        return
+    shown = " ".join(str(report).split())
+    assert "strided inputs of contiguous rows" in shown and "smallest case that fails" in shown
+    if layout == "bhsd":
+        assert names(report) == ["strides_of_another"] and said in report.sentence, str(report)
+
+
+@pytest.mark.parametrize("contiguous_rows", [False, True])
 @pytest.mark.parametrize("layout", AXIS_ORDERS + MORE_ORDERS)
-def test_what_is_strided_lies_in_an_order_of_its_own(layout):
+def test_what_is_strided_lies_in_an_order_of_its_own(layout, contiguous_rows):
     """Neither in order, nor in that of another; of two axes there is one other order alone."""
-    orders = [memory_order(of, len(axes_of(layout, of))) for of in ("Q", "K", "V")]
+    orders = [memory_order(of, len(axes_of(layout, of)), contiguous_rows) for of in ("Q", "K", "V")]
     assert len({*orders}) == (1 if len(orders[1]) == 2 else 3) and not any(order == tuple(sorted(order)) for order in orders)
+    for order in orders:
+        assert (order[-1] == len(order) - 1) == (contiguous_rows and len(order) == 4) or order == (1, 0, 2)
 
 
 @pytest.mark.parametrize("options", [(), {"mask", "bias", "causal", "dropout_mask"}])

@@ -435,3 +435,16 @@ def test_a_problem_is_not_cut_to_lengths_that_are_not_taken():
 
     report = examine(halved, sizes={"n": 32, "m": 32}, layout="bhsd", seed=0, smallest=False)
     assert not report.right and asked == {(32, 32)}
+
+
+def test_a_mask_is_not_tried_on_more_items_than_are_taken():
+    """Which axes it has is asked with as many items as there are keys, and one more; that took minutes."""
+    asked = set()
+
+    def attention(q, k, v, mask):
+        asked.add(len(q))
+        return (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~mask, -math.inf).softmax(-1) @ v
+
+    sizes = {"b": 1, "H": 1, "n": 32, "m": 32, "d_k": 16, "d_v": 16}
+    assert examine(attention, options=["mask"], sizes=sizes, layout="bhsd", seed=0, smallest=False).right
+    assert max(asked) < 32

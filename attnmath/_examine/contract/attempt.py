@@ -47,6 +47,12 @@ def _forget(error: BaseException) -> None:
         error.__traceback__ = error.__context__ = None
 
 
+def _memory(case: Case) -> str:
+    """How what it is given lies in memory."""
+    strided = "contiguous rows" if "contiguous rows" in case.traits else "strided"
+    return strided if "strided inputs" in case.traits else "own"
+
+
 class Call(NamedTuple):
     """How a candidate is called."""
 
@@ -123,7 +129,7 @@ class Called:
 
     def placed(self, case: Case, layout: str, names: Iterable[str]) -> list[Any]:
         """Q, K, V, or their tangents, in its library and layout, and in memory as the case wants them."""
-        own = "strided" if "strided inputs" in case.traits else "own"
+        own = _memory(case)
         return [self.arrays.arranged(to_layout(getattr(case, x), layout, x[0]), own, x[0]) for x in names]
 
     def placed_dO(self, case: Case, layout: str) -> Any:
@@ -136,7 +142,7 @@ class Called:
         """The options in the functions' own words, and the one among them that has a gradient."""
         means, layout, seed, *_ = call
         lib, words, given = self.arrays, self.options, self._needed(case, means, layout)
-        own = "strided" if "strided inputs" in case.traits else "own"
+        own = _memory(case)
         keep, bias = case.keep, case.bias
         if keep is not None and bias is not None and words.get("mask") == words.get("bias") is not None:
             bias = np.where(keep, bias, -np.inf)  # one argument for both

@@ -64,11 +64,17 @@ def from_layout(x: np.ndarray, layout: str, of: str = "Q", heads: int = 1) -> np
     return x.reshape([x.shape[left.index(letter)] if letter in left else 1 for letter in OURS])
 
 
-def memory_order(of: str, rank: int) -> tuple[int, ...]:
+CONTIGUOUS_ROWS = {("Q", 4): (2, 1, 0, 3), ("K", 4): (0, 2, 1, 3), ("V", 4): (1, 0, 2, 3), ("K", 3): (1, 0, 2)}
+
+
+def memory_order(of: str, rank: int, contiguous_rows: bool = False) -> tuple[int, ...]:
     """The axes from the slowest to the fastest where a tensor is strided, for each of Q, K and V in another order.
 
-    Of two axes there is one order alone that is not contiguous, so it is that of all.
+    Of two axes there is one order alone that is not contiguous, so it is that of all. With contiguous rows the
+    last axis stays the fastest, as far as there are such orders: what lies otherwise many kernels copy.
     """
+    if contiguous_rows and (of, rank) in CONTIGUOUS_ROWS:
+        return CONTIGUOUS_ROWS[of, rank]
     axes = tuple(range(rank))
     if of == "K":
         return *axes[:-2][::-1], *axes[:-3:-1]

@@ -54,9 +54,9 @@ class Numpy:
         return np.broadcast_to(x, shape)
 
     def arranged(self, x: np.ndarray, memory: str = "own", of: str = "Q") -> Any:
-        """x, contiguous, or "strided" in the order of this letter, or "broadcast" where it is constant."""
-        if memory == "strided":
-            order = memory_order(of, x.ndim)
+        """x, contiguous, or "strided" or with "contiguous rows" in the order of this letter, or "broadcast"."""
+        if memory in ("strided", "contiguous rows"):
+            order = memory_order(of, x.ndim, memory == "contiguous rows")
             return self.transposed(self.array(x.transpose(order)), np.argsort(order).tolist())
         if memory == "broadcast":
             return self.spread(self.array(small(x)), x.shape)

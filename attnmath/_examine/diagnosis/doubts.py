@@ -84,7 +84,7 @@ def _other_axes(candidate: Candidate, means: Conventions, sizes: Sizes) -> Findi
     # No other axis is as long, so that none is taken for it: cut where there are more, or broadcast.
     for axes, b in (("bm", sizes.b), ("bnm", 1 + max(sizes.H, sizes.m))):
         case = small_problem(replace(sizes, n=sizes.m, b=b), np.random.default_rng(0))
-        if b in (1, sizes.m, sizes.H) or sizes.H == sizes.m:
+        if b in (1, sizes.m, sizes.H) or sizes.H == sizes.m or candidate.told_sizes.get("b", b) != b:
             continue
         if not _hides(candidate, means, replace(case, keep=_drawn(case, means.mask_axes or "bnm"))):
             continue  # one for each batch element is taken wrongly, or so many are not: that is another matter

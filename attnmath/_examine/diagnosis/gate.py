@@ -95,6 +95,7 @@ TRAITS = {
     "dropout": "with dropout", "causal": "with a causal mask", "mask": "with a mask", "bias": "with a bias",
     "scale": "where a scale is given", "groups": "with groups", "strided dO": "with strided dO",
     "broadcast dO": "with a dO that is broadcast", "strided inputs": "with strided inputs",
+    "contiguous rows": "with strided inputs of contiguous rows",
     "empty row": "with rows that may attend to nothing", "poison": "with huge numbers behind a mask",
     "large negative scores": "with scores far below 0",
 }

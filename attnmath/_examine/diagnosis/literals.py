@@ -84,7 +84,7 @@ def strided_lines(
     turn, copy = ("permute", "contiguous") if library == "torch" else ("transpose", "copy")
     found = []
     for name, (of, rank) in ranks.items() if library != "jax" else ():
-        order = memory_order(of, rank)
+        order = memory_order(of, rank, "contiguous rows" in case.traits)
         plain, leaf = (".detach()", ".requires_grad_()") if name in leaves else ("", "")
         back = tuple(np.argsort(order).tolist())
         found.append(f"{name} = {name}{plain}.{turn}{order}.{copy}().{turn}{back}{leaf}")

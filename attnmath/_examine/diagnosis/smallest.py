@@ -30,7 +30,7 @@ DRAWN = {  # all but "normal" are numbers of every format
     "small": "rng.integers(-8, 9, {}) / 1024",
 }
 BELOW = {"Q": "rng.integers(8, 17, {}) * 1.0", "K": "rng.integers(-16, -7, {}) * 1.0"}
-MEMORY = "strided dO", "broadcast dO", "strided inputs"
+MEMORY = "strided dO", "broadcast dO", "contiguous rows", "strided inputs"
 Wrong = Mapping[str, np.ndarray]  # for each output that is wrong, which of its entries
 
 
@@ -101,7 +101,8 @@ def case_of(x: Recipe, dtype: str) -> Case:
     names = _made(input_lines(x, dtype))
     Q, K, V, dO = (names[name] for name in ("Q", "K", "V", "dO"))
     keep, bias, R = (names.get(name) for name in ("keep", "bias", "R"))
-    traits = frozenset({x.memory} if x.memory else ())
+    memory = (x.memory, "strided inputs") if x.memory == "contiguous rows" else (x.memory,)
+    traits = frozenset(trait for trait in memory if trait)
     return Case(Q, K, V, dO, keep, bias, x.causal, x.scale, R, "smallest", traits)
 
 

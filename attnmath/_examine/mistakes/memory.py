@@ -1,6 +1,7 @@
 """Mistakes of how memory is read, of rows that may attend to nothing, and of one place that is rounded."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -22,17 +23,17 @@ def in_parts(places: Callable[..., np.ndarray], x: np.ndarray, layout: str, of: 
     return (first[:, None] + places(part, layout, of, *other)).ravel()
 
 
-def in_memory(x: np.ndarray, layout: str, of: str) -> np.ndarray:
+def in_memory(x: np.ndarray, layout: str, of: str, contiguous_rows: bool) -> np.ndarray:
     """The places of Q, K, V or dO, itself strided."""
     y = to_layout(np.arange(x.size).reshape(x.shape), layout, of)
-    order = memory_order(of, y.ndim)
+    order = memory_order(of, y.ndim, contiguous_rows)
     return np.ascontiguousarray(y.transpose(order)).transpose(np.argsort(order))
 
 
-def strided(x: np.ndarray, layout: str, of: str, other: str = "") -> np.ndarray:
+def strided(x: np.ndarray, layout: str, of: str, other: str = "", contiguous_rows: bool = False) -> np.ndarray:
     """Where each entry is looked for in memory that is strided: as if contiguous, or by the strides of another."""
-    y = in_memory(x, layout, of)
-    steps = np.array((in_memory(x, layout, other) if other else y.copy()).strides) // y.itemsize
+    y = in_memory(x, layout, of, contiguous_rows)
+    steps = np.array((in_memory(x, layout, other, contiguous_rows) if other else y.copy()).strides) // y.itemsize
     read = y.ravel("K")[np.tensordot(steps, np.indices(y.shape), 1) % y.size]
     return from_layout(read, layout, of, x.shape[1]).ravel()
 
@@ -64,7 +65,8 @@ def misread(letters: str, places: dict[str, np.ndarray], back: bool) -> StepChan
 
 def input_strides(case: Case, means: Conventions) -> Wordings:
     if "strided inputs" in case.traits and means.layout is not None:
-        places = {x: in_parts(strided, getattr(case, x), means.layout, x) for x in "QKV"}
+        read_by = partial(strided, contiguous_rows="contiguous rows" in case.traits)
+        places = {x: in_parts(read_by, getattr(case, x), means.layout, x) for x in "QKV"}
         for letters in ("QKV", "Q", "K", "V", "QK", "KV"):
             for back in (True, False):
                 yield " and ".join(letters), misread(letters, places, back)
@@ -72,7 +74,8 @@ def input_strides(case: Case, means: Conventions) -> Wordings:
 
 def strides_of_another(case: Case, means: Conventions) -> Wordings:
     if "strided inputs" in case.traits and means.layout is not None and case.K.shape == case.V.shape:
-        places = {x: in_parts(strided, getattr(case, x), means.layout, x, y) for x, y in ("KV", "VK")}
+        read_by = partial(strided, contiguous_rows="contiguous rows" in case.traits)
+        places = {x: in_parts(read_by, getattr(case, x), means.layout, x, y) for x, y in ("KV", "VK")}
         for letters, said in (("K", "K by those of V"), ("V", "V by those of K"), ("KV", "K and V exchanged")):
             for back in (True, False):
                 yield said, misread(letters, places, back)

@@ -171,6 +171,7 @@ SETTINGS = [
     Draft("gaussian, causal, bias", (2, 3, 3, 5, 7, 16, 16), causal=True, bias="heads"),
     Draft("gaussian, mask, scale", (2, 3, 3, 5, 7, 16, 16), mask="batch", scale=0.3),
     Draft("gaussian, bias of each key", (2, 3, 3, 5, 7, 16, 16), bias="keys"),
+    Draft("gaussian, contiguous rows", (2, 3, 3, 5, 7, 16, 16), also=("strided inputs", "contiguous rows")),
 ]
 
 
