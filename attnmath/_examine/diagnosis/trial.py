@@ -37,6 +37,7 @@ class Failure:
     means: Conventions
     dtype: str
     explained: dict[Any, bool] = field(default_factory=dict, init=False, repr=False)  # of edits that were tried
+    changes: dict[Any, tuple] = field(default_factory=dict, init=False, repr=False)  # of the same
     _unchanged: dict[str, bool] = field(default_factory=dict, init=False, repr=False)  # what right steps give
     _last: list[Steps] = field(default_factory=list, init=False, repr=False)  # that were changed
 
