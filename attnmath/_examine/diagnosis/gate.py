@@ -5,7 +5,7 @@ Where it acts must be all problems, or those that one condition tells from the o
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import islice, product
 from operator import itemgetter
 from typing import NamedTuple
@@ -54,9 +54,14 @@ def edits_of(
                 yield Edit(mistake, detail, which, mode, words, part), changes
 
 
-def reached(changes: Sequence[StepChanges]) -> set[str]:
+def reached(changes: Sequence[StepChanges]) -> frozenset[str]:
     """The letters that these steps can change."""
-    return set().union(*(LETTERS[x] for change in changes for x in change))
+    return _reached(tuple(x for change in changes for x in change))
+
+
+@cache
+def _reached(letters: tuple[str, ...]) -> frozenset[str]:
+    return frozenset().union(*(LETTERS[x] for x in letters))
 
 
 def reaches(words: str, changes: Sequence[StepChanges], wrong: Collection[str]) -> bool:
