@@ -175,7 +175,7 @@ class Steps:
 
     def output(self, letter: str) -> Any:
         """One of them; those of queries and keys all the way back, if these are rotated or normed."""
-        left = LEFT.get(letter)
+        left = LEFT.get(letter, "")
         return getattr(self, left if left in self.table else letter)
 
 
