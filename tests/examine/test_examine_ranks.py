@@ -1,5 +1,6 @@
 """Attention over ranks: called on each with its own tokens, judged as one function; what goes wrong in rings."""
 
+import tempfile
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -100,6 +101,12 @@ def test_a_test_fails_over_ranks():
     with pytest.raises(AssertionError, match="divided by the number of ranks"):
         assert_attention_gradients(partial(rings.slipping, slip="divided"), ranks=2, options={"causal"},
                                    smallest=False, isolate=True)
+
+
+def test_no_file_is_left_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert "killed" in str(judged(rings.ends_all, isolate=True))
+    assert not list(tmp_path.iterdir())
 
 
 def test_names_are_for_ranks_alone():

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from attnmath import attention, attention_vjp, examine
+from attnmath._examine.diagnosis import reference as judged_by
 from attnmath.testing import assert_attention_gradients
+from kernels_of_functions import KERNELS
 
 OPTIONS = {"mask": "mask", "causal": "is_causal", "scale": "scale"}
 
@@ -167,3 +169,30 @@ def test_what_the_reference_does_not_take_is_not_judged():
     for odd in (3, (rotary,), (rotary, 3)):
         with pytest.raises(TypeError, match="reference is"):
             examine(rotary, reference=odd)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("dtype, seeds", [("float32", 3), ("bfloat16", 1)])
+def test_kernels_that_find_D_from_their_output(name, dtype, seeds):
+    function, right, wrong = KERNELS[name]
+    for seed in range(seeds):
+        found = examine(right, reference=function, dtype=dtype, seed=seed, progress=False, smallest=False)
+        assert found.right, found
+    found = examine(wrong, reference=function, dtype=dtype, seed=0, progress=False, smallest=False)
+    assert found.wrong, found
+
+
+def test_their_errors_are_not_those_of_the_reference(monkeypatch):
+    monkeypatch.setattr(judged_by, "_size", lambda x: 0.0)  # nothing is allowed beside what is measured
+    function, right, _ = KERNELS["gated"]
+    found = report_on(right, reference=function)
+    assert found.wrong and "dK is off by" in str(found) and "and should be 0" in str(found)
+
+
+def test_an_answer_that_the_format_does_not_have_is_not_asked_for():
+    def large(q, k, v):
+        return 1e4 * rotary(q, k, v)
+
+    found = report_on(large, reference=large, dtype="float16")
+    assert any(p.note == "its answer has numbers that float16 does not have" for p in found.problems)
+    assert not found.wrong

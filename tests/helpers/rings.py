@@ -1,5 +1,8 @@
 """Attention over ranks, for tests: a ring with a way back of its own, gathered keys, heads exchanged; and slips."""
 
+import os
+import signal
+
 import torch
 import torch.distributed as dist
 
@@ -185,11 +188,14 @@ def ulysses(q, k, v, causal=False):
 
 def dies(q, k, v):
     """Rank 2 ends its process, in problems with more than one item."""
-    import os
-
     if dist.get_rank() == 2 and len(q) > 1:
         os._exit(3)
     return ring(q, k, v)
+
+
+def ends_all(q, k, v):
+    """A rank ends the process that began it."""
+    os.kill(os.getppid(), signal.SIGKILL)
 
 
 def hangs(q, k, v):

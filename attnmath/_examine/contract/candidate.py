@@ -185,7 +185,7 @@ class Candidate(Called):
         dtype = self.given_dtype or ("float64" if name == "numpy" else "float32")
         try:
             self.arrays, self.framework = framework(name, dtype, self.device), name
-            self.arrays.array(np.zeros(1))
+            self.arrays.inside(lambda: self.arrays.array(np.zeros(1)))
         except (AssertionError, RuntimeError) as error:  # a device that is not there
             raise BadDevice(f"examine: device is {self.device!r}: {message(error)}") from error
 

@@ -9,8 +9,10 @@ import faulthandler
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -28,6 +30,7 @@ LEAST = 10.0  # seconds without a sign of life; importing a library may hold the
 BEAT = 0.5  # seconds from one sign of life to the next
 CRASHES = {"SIGSEGV": "segmentation fault", "SIGABRT": "aborted", "SIGBUS": "bus error", "SIGKILL": "killed",
            "SIGFPE": "arithmetic error", "SIGILL": "illegal instruction", "SIGTERM": "terminated"}
+_own: str | None = None  # the folder of a process apart, which ends with it
 Result = TypeVar("Result")
 Say = Callable[[str], None]
 
@@ -41,16 +44,17 @@ def apart(work: Callable[[Say], Result], time_limit: float, say: Say) -> Result:
 
     Raises Ended where the process has ended without a result, where it gives no sign of life for
     twice the time limit, or works longer than WHOLE time limits. It can have MEMORY bytes more than
-    it begins with. With it ends every process that it began.
+    it begins with. With it end every process that it began, and what they wrote in its folder.
     """
-    context = context_of_processes()
+    context, own = context_of_processes(), folder()
     here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(there, work), daemon=False)
+    process = context.Process(target=_child, args=(there, work, own), daemon=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that there are threads: theirs is not needed
         try:
             process.start()
         except (pickle.PicklingError, AttributeError, TypeError) as error:
+            os.rmdir(own)
             raise ValueError(f"isolate=True needs functions that are found in a module here: {error}") from error
     there.close()
     try:
@@ -58,6 +62,7 @@ def apart(work: Callable[[Say], Result], time_limit: float, say: Say) -> Result:
     finally:
         _end(process)
         here.close()
+        shutil.rmtree(own, ignore_errors=True)
 
 
 def judged_apart(work: Callable[[Say], Report], name: str, time_limit: float, say: Say) -> Report:
@@ -66,6 +71,11 @@ def judged_apart(work: Callable[[Say], Report], name: str, time_limit: float, sa
         return apart(work, time_limit, say)
     except Ended as ended:
         return Report("not judged", name, findings=(Finding("contract", "ended", str(ended)),))
+
+
+def folder() -> str:
+    """A new folder for files; that of a process apart is taken away with it, however it ends."""
+    return tempfile.mkdtemp(prefix="attnmath_", dir=_own)
 
 
 def context_of_processes() -> Any:
@@ -137,9 +147,10 @@ def _end(process: Any) -> None:
 # ---- in the process -----------------------------------------------------------------------------
 
 
-def _child(there: Connection, work: Callable[[Say], Any]) -> None:
+def _child(there: Connection, work: Callable[[Say], Any], own: str) -> None:
     """Send what the work says, returns or raises; the process ends here whatever else it has begun."""
-    lock = threading.Lock()
+    global _own
+    _own, lock = own, threading.Lock()
 
     def send(kind: str, what: Any) -> None:
         data = pickle.dumps((kind, what))

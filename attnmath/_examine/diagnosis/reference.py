@@ -2,7 +2,9 @@
 
 Elsewhere the allowed error of an output is a few times the largest of three numbers: what the
 reference itself is off by in the candidate's format, how far one rounding of every input moves it,
-and one rounding of its largest entry.
+and one rounding of its largest entry. To this comes what plain attention may be off by on the same
+numbers, entry by entry: a kernel may find D from its output and its weights from L, where the
+reference has differences that vanish exactly.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +22,7 @@ from attnmath._examine.problems.bounds import judge_answer, right_and_bounds
 from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath._examine.problems.measured import several_times
 from attnmath._examine.report.found import Finding
-from attnmath.rounding.formats import unit_roundoff
+from attnmath.rounding.formats import nearest, unit_roundoff
 
 ReferenceFunctions = tuple[Callable[..., Any], Callable[..., Any] | None]
 
@@ -71,21 +73,24 @@ class Reference:
         outcome = self.wide.run(case, means)
         if outcome.answer is None:
             return Fault("reference", f"the reference does not take it: {outcome.refusal.sentence}")
+        if any(np.isinf(nearest(x[np.isfinite(x)], dtype)).any() for x in outcome.answer.there.values()):
+            return Fault("reference", f"its answer has numbers that {dtype} does not have")
         want, off = right_and_bounds(outcome.case, means, "float64")
         want = want.each(lambda x, _: x, outcome.answer)  # without backward, a reference of NumPy has O alone
         verdicts = judge_answer(outcome.answer, want, off, None)
-        agrees = all(v.passed for v in verdicts.values())
-        plain = right_and_bounds(outcome.case, means, dtype)[1] if agrees else None
-        if plain is not None and self.plain:
+        plain = right_and_bounds(outcome.case, means, dtype)[1]
+        if self.plain and all(v.passed for v in verdicts.values()):
             return Wanted(outcome.case, want, plain, True)
         self.plain = False
         same = self.same.run(case, means).answer
-        if same is not None and np.isfinite(outcome.answer.O).all() and not np.isfinite(same.O).all():
+        if same is not None and any(
+                np.isfinite(x).all() and not np.isfinite(same.there.get(letter, x)).all()
+                for letter, x in outcome.answer.there.items()):
             return Fault("reference", f"in {dtype} the reference itself is not finite")
         measured = self._measured(case, means, outcome.answer, same, dtype)
-        if plain is not None:  # as another function may in some problems, those with one key for instance
-            measured = measured.each(lambda x, y: x + 2 * y, plain)  # its other steps round, too
-        return Wanted(outcome.case, outcome.answer, measured, False)
+        scale = _size(outcome.answer.O) / (_size(want.O) or 1.0)
+        allowed = measured.each(lambda x, y: x + 2 * scale * np.nan_to_num(y), plain)  # its other steps round, too
+        return Wanted(outcome.case, outcome.answer, allowed, False)
 
     def _measured(self, case: Case, means: Conventions, answer: Answer, same: Answer | None, dtype: str) -> Answer:
         """How far off each entry may be: as much for all entries of an output."""
@@ -101,6 +106,11 @@ class Reference:
         return Answer(**several_times(right, [other.there for other in others if other], u))
 
 
+def _size(x: np.ndarray) -> float:
+    """The largest of the numbers that are finite."""
+    return float(np.abs(x).max(initial=0.0, where=np.isfinite(x)))
+
+
 def unlike_reference(failures: Sequence[Failure], count: int, name: str) -> Finding:
     """Which outputs are not those of the reference, where, and by how much."""
     first = min(failures, key=lambda f: (not f.generic, "O" in f.wrong, f.size))
@@ -109,10 +119,15 @@ def unlike_reference(failures: Sequence[Failure], count: int, name: str) -> Find
     each = []
     for letter in shown:
         want, bound = getattr(first.want, letter), getattr(first.off, letter)
-        size = np.abs(want[np.isfinite(want)]).max(initial=0.0) or 1.0
-        error = np.nan_to_num(np.abs(getattr(first.got, letter) - want), nan=np.inf)
-        off, allowed = (x.max() / size for x in (np.where(np.isnan(bound), 0.0, error), np.nan_to_num(bound)))
-        each.append(f"{letter} is off by {off:.1g} of its largest entry, where {allowed:.1g} is allowed")
+        size, got = _size(want), getattr(first.got, letter)
+        error = np.where(np.isnan(bound), 0.0, np.abs(got - want))
+        if not np.isfinite(error).all():
+            each.append(f"{letter} is not finite")
+            continue
+        worst = np.unravel_index((error - np.nan_to_num(bound)).argmax(), error.shape)
+        off, allowed = (f"{x[worst] / (size or 1.0):.2g}" for x in (error, bound))
+        each.append(f"{letter} is off by {off}{' of its largest entry' if size else ', and should be 0'},"
+                    f" where {allowed} is allowed")
     evidence = f"in {len(failures)} of {count} problems; in '{first.case.name}' {'; '.join(each)}"
     return Finding("unnamed", "reference", title, first.where(shown), evidence=evidence)
 

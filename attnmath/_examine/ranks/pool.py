@@ -9,7 +9,6 @@ import pickle
 import re
 import shutil
 import signal
-import tempfile
 import threading
 import time
 import warnings
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attnmath._examine.contract.functions import Broken, Fault
-from attnmath._examine.contract.process import CRASHES, context_of_processes, processor_time_of, silent
+from attnmath._examine.contract.process import CRASHES, context_of_processes, folder, processor_time_of, silent
 from attnmath._examine.contract.worker import Patience
 
 MOST_HANGS, MOST_DEATHS = 2, 6  # then the ranks are not begun again
@@ -49,7 +48,7 @@ class Pool:
         self.there: list[One] = []
         self.hangs = self.deaths = self.raised = 0
         self.given_up: Fault | None = None
-        self.folder = tempfile.mkdtemp(prefix="attnmath_ranks_")
+        self.folder = folder()
         self.end = weakref.finalize(self, _end, self.there, self.folder)
 
     def close(self) -> None:
@@ -244,11 +243,12 @@ def _rank(
 
     from attnmath._examine.ranks.rank import Rank
 
-    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    own = os.path.dirname(place)
+    threading.Thread(target=_watch, args=(parent, own), daemon=True).start()
     imported()
     faulthandler.disable()  # how it ends is told in the report
     torch.set_num_threads(1)
-    trace = open(os.path.join(os.path.dirname(place), f"trace_{os.getpid()}"), "w")  # noqa: SIM115
+    trace = open(os.path.join(own, f"trace_{os.getpid()}"), "w")  # noqa: SIM115
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, trace, all_threads=False)
     with silent():
@@ -280,8 +280,9 @@ def _joined(rank: int, ranks: int, place: str) -> tuple[str, Any]:
         return "raised", f"{type(error).__name__}: {error}"
 
 
-def _watch(parent: int) -> None:
-    """The process ends when the one that began it is gone."""
+def _watch(parent: int, folder: str) -> None:
+    """The process ends when the one that began it is gone, which could not take its folder away."""
     while os.getppid() == parent:
         time.sleep(0.5)
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
