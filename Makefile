@@ -40,14 +40,15 @@ COMPARED = changed=$$($(PY) tools/nb.py changed); [ -z "$$changed" ] || $(KERNEL
 CHECKS := $(DONE)/pairs $(DONE)/ledger $(DONE)/made $(DONE)/pages $(DONE)/notebooks
 LEDGER := chapters/ledger.md
 
-.PHONY: book test test-adapters check html chapter chapter-rows chapter-notebook env lab notebooks text ledger fresh-ledger pages museum trained second-order rounding ring misprints proofs portable lint mutants exact-mutants identities wild wheel accessible kernels kernels-slice clean help
+.PHONY: book test at-length test-adapters check html chapter chapter-rows chapter-notebook env lab notebooks text ledger fresh-ledger pages museum trained second-order rounding ring misprints proofs portable lint mutants exact-mutants identities wild wheel accessible kernels kernels-slice clean help
 
 help:
 	@echo 'make book        check every page and notebook, then build _build/html'
 	@echo 'make check       the checks of make book alone'
 	@echo 'make html        the pages without the checks, to look at while writing'
 	@echo 'make chapter C=softmax  check, prove, misprint, run and render one chapter; the rest stays as it is'
-	@echo 'make test        all tests and notebooks'
+	@echo 'make test        all tests and notebooks; of two collections a slice'
+	@echo 'make at-length   the rest of them: 11 pairs of mistakes, a thousand random problems (minutes)'
 	@echo 'make test-adapters  the functions on JAX'"'"'s arrays; installs JAX into the environment'
 	@echo 'make notebooks   texts -> executed notebooks, byte for byte reproducible'
 	@echo 'make text        the same for notebooks whose code is as it was; runs nothing'
@@ -162,7 +163,11 @@ chapter-notebook:
 
 test: $(READY)
 	$(COMPARED)
-	$(PY) -m pytest -n $(JOBS) --dist worksteal tests
+	$(PY) -m pytest -n $(JOBS) --dist worksteal -m "not at_length" tests
+
+# What `make test` has a slice of: 11 of 18 pairs of mistakes, 170 random problems of each kind instead of 60.
+at-length: $(READY)
+	$(PY) -m pytest -n $(JOBS) --dist worksteal -m at_length tests
 
 notebooks: $(READY)
 	$(PY) tools/nb.py run

@@ -63,9 +63,13 @@ def test_a_convention_is_stated_where_nothing_else_is_demanded(key):
 
 
 TWICE = planted_twice()
+TILES = "last_tile_dV", "dK_overwrite"  # no other pair is of tiles
+AT_LENGTH = {*TWICE} - {*list(TWICE)[1::3], TILES}  # every third and that one are examined each time
 
 
-@pytest.mark.parametrize("pair, dtype", in_turn(TWICE), ids=[" and ".join(pair) for pair in TWICE])
+@pytest.mark.parametrize("pair, dtype", [
+    pytest.param(pair, dtype, id=" and ".join(pair), marks=[pytest.mark.at_length] * (pair in AT_LENGTH))
+    for pair, dtype in in_turn(TWICE)])
 def test_two_at_once(pair, dtype):
     """At least one is named, and it is not said that there is no other."""
     a, b, fn = TWICE[pair]

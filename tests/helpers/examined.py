@@ -9,7 +9,7 @@ from attnmath._examine.diagnosis import examination
 WORDS = "named", "not named", "named wrongly", "missed"
 
 
-@lru_cache(4)
+@lru_cache(16)
 def drawn(draw, takes, dtype, seed, *taken):
     return draw(takes, dtype, seed, *taken)
 
@@ -19,16 +19,23 @@ def once(draw):
     return lambda takes, dtype, seed, *taken: drawn(draw, frozenset(takes), dtype, seed, *taken)
 
 
-@lru_cache(128)  # long problems have megabytes of bounds
+SHORT = 20_000  # scores of a problem; longer ones have megabytes of bounds
+
+
 def solved(solve, case, means, truncate, dtype):
     return solve(case, means, dtype)
+
+
+short, long = lru_cache(3000)(solved), lru_cache(48)(solved)
 
 
 def once_each(solve):
     """Solves each problem once, with its bounds, for all candidates that mean the same plain head."""
     def found(case, means, dtype):
-        plain = means.pieces is None and means.ranks is None
-        return solved(solve, case, means, means.truncate, dtype) if plain else solve(case, means, dtype)
+        if means.pieces is not None or means.ranks is not None:
+            return solve(case, means, dtype)
+        kept = short if case.Q[..., 0].size * case.K.shape[2] <= SHORT else long
+        return kept(solve, case, means, means.truncate, dtype)
 
     return found
 

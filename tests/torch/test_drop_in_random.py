@@ -1,4 +1,7 @@
-"""attnmath.torch.scaled_dot_product_attention against its definition: every derivative, a thousand random problems."""
+"""attnmath.torch.scaled_dot_product_attention against its definition: every derivative in random problems.
+
+`make test` has 360 of them, `make at-length` a thousand.
+"""
 
 from typing import NamedTuple
 
@@ -12,7 +15,7 @@ from attnmath.torch import scaled_dot_product_attention as sdpa
 from by_definition import DERIVATIVES, apart, by_autograd, plain
 from strips import cut_into
 
-EXAMPLES = 170  # of each kind
+EXAMPLES = 60, pytest.param(170, marks=pytest.mark.at_length)  # of each kind
 KINDS = "no mask", "causal", "lower right", "boolean", "numbers", "numbers that need a gradient"
 LAYOUTS = "as it is", "transposed", "heads inside", "every second", "expanded"
 
@@ -165,11 +168,15 @@ def errors_in_strips(kind, p):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=EXAMPLES, derandomize=True, deadline=None, database=None)
-@given(p=problems)
-def test_every_derivative(kind, p):
-    found = errors(kind, p)
-    assert max(found.values()) <= DROP_IN, found
+@pytest.mark.parametrize("examples", EXAMPLES)
+def test_every_derivative(kind, examples):
+    @settings(max_examples=examples, derandomize=True, deadline=None, database=None)
+    @given(p=problems)
+    def in_each(p):
+        found = errors(kind, p)
+        assert max(found.values()) <= DROP_IN, found
+
+    in_each()
 
 
 def different_rows():

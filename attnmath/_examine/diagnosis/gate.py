@@ -5,7 +5,7 @@ Where it acts must be all problems, or those that one condition tells from the o
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import islice, product
 from operator import itemgetter
 from typing import NamedTuple
@@ -54,9 +54,14 @@ def edits_of(
                 yield Edit(mistake, detail, which, mode, words, part), changes
 
 
-def reached(changes: Sequence[StepChanges]) -> set[str]:
+def reached(changes: Sequence[StepChanges]) -> frozenset[str]:
     """The letters that these steps can change."""
-    return set().union(*(LETTERS[x] for change in changes for x in change))
+    return _reached(tuple(x for change in changes for x in change))
+
+
+@cache
+def _reached(letters: tuple[str, ...]) -> frozenset[str]:
+    return frozenset().union(*(LETTERS[x] for x in letters))
 
 
 def reaches(words: str, changes: Sequence[StepChanges], wrong: Collection[str]) -> bool:
@@ -69,8 +74,15 @@ def reaches(words: str, changes: Sequence[StepChanges], wrong: Collection[str]) 
 
 def changes_of(edits: Sequence[Edit], f: Failure) -> tuple[StepChanges, ...]:
     """What these edits change together in a problem; nothing where there is nothing to change."""
-    changes = [edit.changes(f.case, f.means) for edit in edits]
+    changes = [_changes(edit, f) for edit in edits]
     return (*(x for some in changes for x in some[:-1]), *(some[-1] for some in changes if some))
+
+
+def _changes(edit: Edit, f: Failure) -> tuple[StepChanges, ...]:
+    """What an edit changes in a problem; kept, since it is tried beside many others."""
+    if edit not in f.changes:
+        f.changes[edit] = edit.changes(f.case, f.means)
+    return f.changes[edit]
 
 
 def explains(edits: tuple[Edit, ...], f: Failure, changes: tuple[StepChanges, ...] | None = None) -> bool:
@@ -215,23 +227,26 @@ def proof(edits: tuple[Edit, ...], trials: Sequence[Failure]) -> Proof | None:
     acts: list[list[Failure]] = [[] for _ in edits]
     rests: list[list[Failure]] = [[] for _ in edits]
     possible, needed = set(range(len(edits))), set[int]()
+    others = [edits[:i] + edits[i + 1 :] for i in range(len(edits))]
     always = True
     for f in trials:
         whole = explains(edits, f)
         always &= whole
         for i in range(len(edits)):
-            alone = explains(edits[:i] + edits[i + 1 :], f)
-            needed |= {i} if f.telling and not alone else set()
-            if not (whole or alone):
+            if not whole and not explains(others[i], f):
                 possible.discard(i)
-            elif not (whole and alone):
-                (acts if whole else rests)[i].append(f)
+            if f.telling and i not in needed and not explains(others[i], f):
+                needed.add(i)
         if not possible and not always:
             return None
     if len(needed) < len(edits):
         return None  # what is needed only where numbers are infinite is not told from others
     if always:
         return Proof(edits, ((ALWAYS,),) * len(edits))
+    for f, i in product(trials, possible):
+        whole = explains(edits, f)
+        if not (whole and explains(others[i], f)):
+            (acts if whole else rests)[i].append(f)
     for i in sorted(possible):
         found = tuple(conditions([f.case for f in acts[i]], [f.case for f in rests[i]])) if acts[i] else ()
         if any(f.telling for f in acts[i]) and 0 < len(found) <= (MOST_CONDITIONS if len(edits) == 1 else 1):

@@ -37,6 +37,7 @@ class Failure:
     means: Conventions
     dtype: str
     explained: dict[Any, bool] = field(default_factory=dict, init=False, repr=False)  # of edits that were tried
+    changes: dict[Any, tuple] = field(default_factory=dict, init=False, repr=False)  # of the same
     _unchanged: dict[str, bool] = field(default_factory=dict, init=False, repr=False)  # what right steps give
     _last: list[Steps] = field(default_factory=list, init=False, repr=False)  # that were changed
 
@@ -82,15 +83,21 @@ class Failure:
         """The problem solved rightly."""
         return Steps(self.case, self.means, changes_of_empty_rows(self.means))
 
+    @cached_property
+    def _solved(self) -> Steps:
+        """The same, with all letters computed, which wrong steps take over."""
+        self.right.answer()
+        return self.right
+
     def steps(self, changes: Collection[StepChanges] = ()) -> Steps:
         """The problem solved with these changes."""
-        self.right.answer()
+        right = self._solved
         *ways, change = changes or ({},)
         if self.case.Q[..., 0].size * self.case.K.shape[2] > FEW or any(x in change for way in ways for x in way):
-            return self.right.changed(changes)
+            return right.changed(changes)
         s = next((s for s in self._last if s.changes[-1] is change), None)
         if s is None:  # the same change is tried with D and P found in several ways
-            s = self.right.changed((change,))
+            s = right.changed((change,))
             self._last[:] = [*self._last[-KEPT:], s]
         return s.changed(ways) if ways else s
 

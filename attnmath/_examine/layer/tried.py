@@ -34,6 +34,7 @@ class Tried:
     means: Conventions
     short: bool = False  # bfloat16 or float16: judged as a whole too
     explained: dict[Any, bool] = field(default_factory=dict, init=False, repr=False)  # of edits that were tried
+    changes: dict[Any, tuple] = field(default_factory=dict, init=False, repr=False)  # of the same
 
     @classmethod
     def of(cls, case: LayerCase, got: LayerAnswer, means: Conventions, dtype: str) -> Tried:

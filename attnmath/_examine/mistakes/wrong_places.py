@@ -1,6 +1,7 @@
 """What is lost, overwritten, exchanged or short: tiles, rows, heads, arguments, formats."""
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 
@@ -23,13 +24,22 @@ KEPT: dict[str, Callable[[int, int], tuple[int, int]]] = {
 }
 
 
-def tile_lost(thing: str, length: int, before: bool, cut: Callable[[np.ndarray], StepChanges]) -> Wordings:
-    """Without the last tile, or all before it; cut gives the change for what is kept."""
-    for word, span in (KEPT if before else LOST).items():
-        for t in TILES:
-            start, stop = span(length, t)
-            lost = (np.arange(length) >= start) & (np.arange(length) < stop)
-            yield f"{word.format(t)} {thing}" if before else word.format(t), cut(~lost)
+def tile_lost(
+    thing: str, before: bool, cut: Callable[[np.ndarray], StepChanges]
+) -> Callable[[int], tuple[tuple[str, StepChanges], ...]]:
+    """Without the last tile, or all before it, by length; cut gives the change for what is kept."""
+    @lru_cache(64)  # many problems have the same length
+    def forms(length: int) -> tuple[tuple[str, StepChanges], ...]:
+        found = []
+        for word, span in (KEPT if before else LOST).items():
+            for t in TILES:
+                start, stop = span(length, t)
+                kept = np.ones(length, bool)
+                kept[start:stop] = False
+                found.append((f"{word.format(t)} {thing}" if before else word.format(t), cut(kept)))
+        return tuple(found)
+
+    return forms
 
 
 def key_cuts(kept: np.ndarray, *letters: str) -> StepChanges:
@@ -43,7 +53,8 @@ def key_cuts(kept: np.ndarray, *letters: str) -> StepChanges:
 
 
 def key_tile(*letters: str, before: bool = False) -> steps.Forms:
-    return lambda case, means: tile_lost("keys", case.K.shape[2], before, lambda kept: key_cuts(kept, *letters))
+    lost = tile_lost("keys", before, lambda kept: key_cuts(kept, *letters))
+    return lambda case, means: iter(lost(case.K.shape[2]))
 
 
 def first_key(*letters: str) -> steps.Forms:
@@ -65,7 +76,8 @@ def query_tile(*letters: str, before: bool = False) -> steps.Forms:
         }
         return {letter: without[letter] for letter in letters}
 
-    return lambda case, means: tile_lost("queries", case.Q.shape[2], before, cut)
+    lost = tile_lost("queries", before, cut)
+    return lambda case, means: iter(lost(case.Q.shape[2]))
 
 
 def heads_mixed(letter: str) -> steps.Forms:
@@ -128,8 +140,11 @@ def short_weights(case: Case, means: Conventions) -> Wordings:
             yield word, change
 
 
+KEYS_LOST = tile_lost("keys", False, lambda kept: {"seen": lambda s, x: x & kept})
+
+
 def keys_lost(case: Case, means: Conventions) -> Wordings:
-    return tile_lost("keys", case.K.shape[2], False, lambda kept: {"seen": lambda s, x: x & kept})
+    return iter(KEYS_LOST(case.K.shape[2]))
 
 
 def short_buffer(case: Case, means: Conventions) -> Wordings:

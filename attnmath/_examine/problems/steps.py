@@ -106,6 +106,9 @@ def all_users(uses: Mapping[str, Collection[str]]) -> dict[str, frozenset[str]]:
 DOWNSTREAM = downstream(STEPS)
 
 
+LEFT = {letter: f"{letter}_left" for letter in Answer._fields}  # of what is rotated or normed
+
+
 class Steps:
     """The letters of a head for one case; each is computed once, by its step."""
 
@@ -142,18 +145,19 @@ class Steps:
     def changed(self, changes: Collection[StepChanges]) -> Self:
         """The same case with further changes; letters that these cannot reach are taken over."""
         reached = set().union(*(self.downstream[letter] for change in changes for letter in change))
-        kept = ((x, value) for x, value in self.__dict__.items() if x not in reached)
+        kept = {x: value for x, value in self.__dict__.items() if x not in reached}
         return self._with(kept, changes=(*self.changes, *changes), origin=self)
 
-    def _with(self, state: Iterable[tuple[str, Any]], **more: Any) -> Self:
-        """Another, of which no letter is being computed."""
+    def _with(self, state: dict[str, Any], **more: Any) -> Self:
+        """Another with this state and more, of which no letter is being computed."""
         other = object.__new__(type(self))
-        other.__dict__.update(state, **more, quiet=False)
+        other.__dict__ = state
+        state.update(more, quiet=False)
         return other
 
     def at(self, case: Any) -> Self:
         """The same program for another problem."""
-        kept = ((x, value) for x, value in self.__dict__.items() if x not in self.table)
+        kept = {x: value for x, value in self.__dict__.items() if x not in self.table}
         return self._with(kept, case=case, origin=None)
 
     def apart(self, without: StepChanges, *more: StepChanges) -> Self:
@@ -161,7 +165,7 @@ class Steps:
         before = self.origin
         while before is not None and any(change is without for change in before.changes):
             before = before.origin
-        before = before or self._with(self.at(self.case).__dict__.items(), changes=())
+        before = before or self._with(dict(self.at(self.case).__dict__), changes=())
         rest = (change for change in self.changes[len(before.changes) :] if change is not without)
         return before.changed((*rest, *more))
 
@@ -171,7 +175,8 @@ class Steps:
 
     def output(self, letter: str) -> Any:
         """One of them; those of queries and keys all the way back, if these are rotated or normed."""
-        return getattr(self, f"{letter}_left" if f"{letter}_left" in self.table else letter)
+        left = LEFT.get(letter, "")
+        return getattr(self, left if left in self.table else letter)
 
 
 # ---- queries that may attend to nothing: what the conventions make of them ----------------------
