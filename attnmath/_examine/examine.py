@@ -10,15 +10,16 @@ from functools import partial
 from numbers import Integral
 from typing import Any
 
-from attnmath._examine.contract.candidate import BadDevice, Candidate
+from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.contract import DROPOUT_FORMS, MASK_FORMS, SCORES_AXES, check_candidate
-from attnmath._examine.contract.functions import name_of
+from attnmath._examine.contract.functions import BadDevice, name_of
 from attnmath._examine.contract.layouts import AXIS_ORDERS, MORE_ORDERS
 from attnmath._examine.contract.process import judged_apart
+from attnmath._examine.contract.signature import OPTION_WORDS, lacks
 from attnmath._examine.contract.state import given_back
 from attnmath._examine.diagnosis.examination import Examination
 from attnmath._examine.diagnosis.reference import checked_reference
-from attnmath._examine.problems.case import USUAL_SCALES, Conventions, scale_number
+from attnmath._examine.problems.case import USUAL_SCALES, Answer, Conventions, scale_number
 from attnmath._examine.problems.steps import EMPTY_ROWS
 from attnmath._examine.ranks.begin import judged_over_ranks, ranked, with_parameters
 from attnmath._examine.ranks.spread import LAYOUTS, spread_of
@@ -99,8 +100,8 @@ def examine(
     seed, say = secrets.randbits(31) if seed is None else _whole_number(seed), _progress(progress)
     how = dict(options=options, framework=framework, dtype=dtype, layout=told.layout, device=device, sizes=sizes,
                time_limit=time_limit, **({"parameters": parameters} if parameters else {}))  # fmt: skip
-    given = None if reference is None else checked_reference(reference)
-    work = partial(_examined, fn, backward, how, told, seed, smallest, _words(without, parameters), given, second)
+    given, words = reference and checked_reference(reference), _words(fn, without, parameters)
+    work = partial(_examined, fn, backward, how, told, seed, smallest, words, given, second)
     report = _apart_or_here(work, (fn, backward), how, told, say, isolate)
     return replace(report, seconds=time.perf_counter() - began, seed=seed)
 
@@ -159,16 +160,21 @@ def _examined(
             candidate.close()
 
 
-def _words(without: Iterable[str], parameters: Iterable[str] | None) -> frozenset[str]:
+def _words(fn: Any, without: Iterable[str], parameters: Iterable[str] | None) -> frozenset[str]:
     """What is not meant to be there, if it is words, and keywords that are no options."""
     words = frozenset([without] if isinstance(without, str) else without)
     if not all(isinstance(word, str) for word in words):
         raise TypeError(f"examine: without is {without!r}; it needs gradients, as 'dV', or keywords of fn")
+    if odd := [word for word in sorted(words - {*Answer._fields, *OPTION_WORDS}) if lacks(fn, word)]:
+        gradients = ", ".join(Answer._fields[1:])
+        raise ValueError(f"examine: without has {odd[0]!r}; it can have {gradients} and keywords of fn")
     return words | {*(parameters or ())}
 
 
 def _demanded(conventions: Mapping[str, str] | None, layout: str | None, scale: str | float | None) -> Conventions:
     """What is demanded, if it is something that can be."""
+    if not isinstance(conventions, Mapping | None):
+        raise TypeError(f"examine: conventions is {conventions!r}; it needs a mapping, as {{'mask': 'keep'}}")
     demands: dict[str, Any] = dict(conventions or {}) | ({} if layout is None else {"layout": layout})
     if scale is not None:
         if demands.get("scale", scale) != scale:
@@ -179,8 +185,9 @@ def _demanded(conventions: Mapping[str, str] | None, layout: str | None, scale: 
             names = [f.name for f in fields(Conventions) if f.name in DEMANDS]
             raise ValueError(f"examine: conventions has {name!r}; it can have {', '.join(names)}")
         if value not in DEMANDS[name] and not (name == "scale" and _is_number(value)):
-            values = ", ".join(map(repr, DEMANDS[name]))
-            raise ValueError(f"examine: conventions has {name}={value!r}; it needs one of {values}")
+            values = ", ".join(map(repr, DEMANDS[name])) + (" or a number" if name == "scale" else "")
+            given = f"{name} is {value!r}" if value in (layout, scale) else f"conventions has {name}={value!r}"
+            raise ValueError(f"examine: {given}; it needs one of {values}")
     said: dict[str, Any] = {k: x if isinstance(x, str) else str(x) for k, x in demands.items()}
     return Conventions(**said)
 

@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import attnmath
+from attnmath import examine
 from attnmath._examine.contract import libraries
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.functions import Broken, guess, libraries_in_order
@@ -602,3 +603,37 @@ def test_weights_are_what_the_pair_says():
     for x, y in zip(backward(do, q, k, v), attnmath.attention_vjp(do, q, k, v)):
         np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-13)
     assert weights(q, spread(k, q))[0].shape == (2, 3, 5, 7) and T(q).shape == (2, 3, 8, 5)
+
+
+def grouped(q, k, v):
+    return sdpa(q, *(x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v)))
+
+
+@pytest.mark.parametrize("how, error", [
+    ({"options": 5}, "options must be a dictionary or a set of words, not 5"),
+    ({"conventions": "lower_right"}, "conventions is 'lower_right'; it needs a mapping"),
+    ({"without": ["dX"]}, "without has 'dX'; it can have dQ, dK, dV, dB and keywords of fn"),
+    ({"sizes": {"H": 3, "G": 2}}, "H=3 and G=2; H needs to be a multiple of G"),
+    ({"scale": "1/sqrt(d)"}, r"scale is '1/sqrt\(d\)'; it needs one of .* or a number"),
+    ({"layout": "thd"}, "layout is 'thd'; it needs one of 'bhsd'"),
+])
+def test_what_it_is_told_is_checked(how, error):
+    with pytest.raises((TypeError, ValueError), match=error):
+        examine(grouped, **how)
+
+
+def test_groups_that_need_no_keyword():
+    assert Candidate(grouped, options=["groups"]).options == {"groups": None}
+    assert Candidate(lambda q, k, v, groups: grouped(q, k, v), options=["groups"]).options == {"groups": "groups"}
+    assert Candidate(lambda q, k, v, **more: grouped(q, k, v), options=["groups"]).options == {"groups": "groups"}
+
+
+def test_a_size_that_is_stated_is_kept_to():
+    sizes = set()
+
+    def scaled(q, k, v):
+        sizes.add(q.shape[-1])
+        return torch.softmax(q @ k.mT * 8**-0.5, -1) @ v
+
+    report = examine(scaled, sizes={"d_k": 8}, seed=0, progress=False)
+    assert report.right and sizes == {8} and "hazard" not in str(report), report

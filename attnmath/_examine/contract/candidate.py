@@ -13,6 +13,7 @@ import numpy as np
 from attnmath._examine.contract import contract
 from attnmath._examine.contract.attempt import Call, Called, ask, reading
 from attnmath._examine.contract.functions import (
+    BadDevice,
     Broken,
     Fault,
     guess,
@@ -23,12 +24,12 @@ from attnmath._examine.contract.functions import (
 )
 from attnmath._examine.contract.layouts import forced_sizes, to_layout
 from attnmath._examine.contract.libraries import Numpy, dtype_name, framework
+from attnmath._examine.contract.signature import checked_options
 from attnmath._examine.contract.state import Kept
 from attnmath._examine.contract.worker import Worker
 from attnmath._examine.problems.case import Answer, Case, Conventions, Sizes
 from attnmath._examine.problems.taken import ANY, checked_sizes
 
-OPTION_WORDS = ("mask", "bias", "causal", "scale", "groups", "dropout", "dropout_mask", "seed")
 SHARE = 0.4  # of the limit of a call: what will take longer, going by the calls before, is not tried
 
 
@@ -46,10 +47,6 @@ class Outcome:
         """Why there is no answer."""
         assert self.error is not None
         return self.error
-
-
-class BadDevice(ValueError):
-    """A device that is not there."""
 
 
 class Candidate(Called):
@@ -75,7 +72,7 @@ class Candidate(Called):
         contract.check_candidate(fn, backward, layout, time_limit)
         self.fn, self.backward, self.layout, self.device = fn, backward, layout, device
         self.time_limit, self.output = time_limit, contract.Output(fn)
-        self.options = contract.checked_options(options, OPTION_WORDS)
+        self.options = checked_options(fn, options)
         self.framework, self.given_dtype = framework, None if dtype is None else dtype_name(dtype)
         self.worker, self.kept, self.earlier = Worker(), Kept(), []
         self.letters = "f", "backward"  # of functions without a name

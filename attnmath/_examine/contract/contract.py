@@ -4,7 +4,7 @@ b: the sequences of a batch, h: heads, s: places (n queries or m keys), d: numbe
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -102,20 +102,6 @@ def check_candidate(fn: Any, backward: Any, layout: str | None, time_limit: floa
         raise ValueError(f"layout must be one of {', '.join(AXIS_ORDERS + MORE_ORDERS)}, not {layout!r}")
     if not isinstance(time_limit, int | float) or not 0 < time_limit < float("inf"):
         raise ValueError(f"time_limit must be a number of seconds above 0, not {time_limit!r}")
-
-
-def checked_options(options: Mapping | Iterable | None, words: Sequence[str]) -> dict:
-    """The options as a dictionary from our words to the candidate's own."""
-    if isinstance(options, str):
-        raise TypeError(f"options must be a dictionary or a set of words, not {options!r}")
-    options = dict(options) if isinstance(options, Mapping) else {word: word for word in options or ()}
-    for word, name in options.items():
-        if word not in words:
-            raise ValueError(f"options: {word!r} is unknown; the words are {', '.join(words)}")
-        if not (isinstance(name, str) and name.isidentifier() or name is None and word == "groups"
-                or name is True and word == "causal"):
-            raise ValueError(f"options: {word!r} needs the name of a keyword, not {name!r}")
-    return options
 
 
 # ---- what it returns ----------------------------------------------------------------------------

@@ -207,6 +207,10 @@ class Fault(NamedTuple):
     sentence: str
 
 
+class BadDevice(ValueError):
+    """A device that is not there."""
+
+
 class Broken(Exception):
     """A call that has no result; its one argument is the fault."""
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from attnmath._examine.contract.functions import attribute, name_of
 
+OPTION_WORDS = ("mask", "bias", "causal", "scale", "groups", "dropout", "dropout_mask", "seed")
+
 # Keywords that sound like something that an attention does; others, as a block size, are its own affair.
 SOUNDS_LIKE_AN_OPTION = re.compile(
     r"mask|bias|causal|scal(e|ing)|temperature|dropout|gqa|group|window|soft_?cap|logit_cap|alibi|slope|sink"
@@ -28,6 +30,28 @@ def own_keywords(fn: Callable[..., Any]) -> tuple[list[str], bool] | None:
     places = [p for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     named = [*places[3:], *(p for p in known if p.kind is p.KEYWORD_ONLY)]
     return [p.name for p in named], any(p.kind is p.VAR_KEYWORD for p in known)
+
+
+def lacks(fn: Callable[..., Any], keyword: str) -> bool:
+    """Whether it is known to have no such keyword."""
+    names, any_other = own_keywords(fn) or ([], True)
+    return keyword not in names and not any_other
+
+
+def checked_options(fn: Callable[..., Any], options: Mapping | Iterable | None) -> dict:
+    """The options as a dictionary from our words to the candidate's own."""
+    if isinstance(options, str) or not isinstance(options, Iterable | None):
+        raise TypeError(f"options must be a dictionary or a set of words, not {options!r}")
+    options = dict(options) if isinstance(options, Mapping) else {word: word for word in options or ()}
+    for word, name in options.items():
+        if word not in OPTION_WORDS:
+            raise ValueError(f"options: {word!r} is unknown; the words are {', '.join(OPTION_WORDS)}")
+        if not (isinstance(name, str) and name.isidentifier() or name is None and word == "groups"
+                or name is True and word == "causal"):
+            raise ValueError(f"options: {word!r} needs the name of a keyword, not {name!r}")
+    if options.get("groups") == "groups" and lacks(fn, "groups"):
+        options["groups"] = None  # it takes fewer heads without being told
+    return options
 
 
 def not_tried(fn: Callable[..., Any], options: Mapping[str, Any], without: Iterable[str]) -> list[str]:

@@ -133,4 +133,7 @@ def checked_sizes(sizes: Mapping[str, int] | None) -> dict[str, int]:
             raise ValueError(f"sizes has {letter!r}; it can have {', '.join(SIZE_LETTERS)}")
         if not isinstance(x, int) or isinstance(x, bool) or x < 1:
             raise ValueError(f"sizes has {letter}={x!r}; it needs a whole number above 0")
-    return dict(sizes or {})
+    told = dict(sizes or {})
+    if told.get("H", 0) % told.get("G", 1):
+        raise ValueError(f"sizes has H={told['H']} and G={told['G']}; H needs to be a multiple of G")
+    return told
