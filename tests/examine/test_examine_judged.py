@@ -203,3 +203,19 @@ def test_numpy_may_make_float64_of_float32():
     report = report_on(wider, lambda *x: attention_vjp(*x)[:3], dtype="float32")
     assert report.right and [f.name for f in report.hazards] == ["dtype"]
     assert report_on(lambda *x: plain(*x).astype(np.float16), lambda *x: attention_vjp(*x)[:3], dtype="float32").wrong
+
+
+def test_a_mistake_of_the_way_back_is_not_said_to_be_in_the_forward():
+    """Its log-sum-exp and its sums are rounded to bfloat16, so that outputs are off as well."""
+    def chunked(q, k, v):
+        scale = q.shape[-1] ** -0.5
+        with torch.no_grad():
+            parts = [torch.logsumexp(q @ x.mT * scale, -1, keepdim=True) for x in k.split(8, -2)]
+            lse = parts[0]
+            for part in parts[1:]:
+                lse = torch.logaddexp(lse, part)
+        return sum(torch.exp(q @ x.mT * scale - lse) @ y for x, y in zip(k.split(8, -2), v.split(8, -2)))
+
+    report = examine(chunked, dtype="bfloat16", seed=0, smallest=False)
+    assert any(p.ratios["O"] > 1 for p in report.problems if p.ratios)
+    assert report.sentence.startswith("wrong in the backward (dQ, dK): the row term D is missing"), report

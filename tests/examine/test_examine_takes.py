@@ -208,7 +208,8 @@ def test_of_several_results_the_output_is_judged():
         return P @ v, P
 
     report = examine(attention, seed=1, smallest=False)
-    assert report.right and takes(report) == "any sizes; returns a tuple of 2, of which the output is judged"
+    assert report.right and takes(report) == "any sizes"
+    assert report.sentence.endswith("; of a tuple of 2 that it returns the output alone is judged")
 
 
 def test_a_scale_of_zero_is_a_hazard():

@@ -109,9 +109,8 @@ class Candidate(Called):
 
     @property
     def words(self) -> str:
-        """What it was found to take, and what it returns beside its output."""
-        beside = f"; returns {self.output.beside}, of which the output is judged" if self.output.beside else ""
-        return f"takes {self.taken.words}{beside}"
+        """What it was found to take."""
+        return f"takes {self.taken.words}"
 
     def stated(self, sizes: Sizes) -> Sizes:
         """These sizes, but those that were stated."""

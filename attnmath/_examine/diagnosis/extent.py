@@ -108,6 +108,9 @@ def not_judged(candidate: Candidate, told: Conventions, without: frozenset[str])
             found.append(Finding("convention", "not_judged", title))
     if letters := sorted(without & GRADIENT_OF.keys()):
         found.append(Finding("convention", "without", f"without {', '.join(letters)}, as was said"))
+    if candidate.output.beside:
+        title = f"of {candidate.output.beside} that it returns the output alone is judged"
+        found.append(Finding("convention", "output_alone", title))
     if names := signature.not_tried(candidate.fn, candidate.options, without):
         title = f"not tried: {', '.join(f'`{name}`' for name in names)} (say options=)"
         found.append(Finding("convention", "not_tried", title))

@@ -117,7 +117,8 @@ class Report:
         parts += ["as the reference"] if "reference" in names else []
         if n := len(self.hazards):
             parts.append("with a hazard" if n == 1 else f"with {n} hazards")
-        return "; ".join([", ".join(parts), *self.not_tried])
+        of_several = [f.title for f in self.findings if f.name == "output_alone"]
+        return "; ".join([", ".join(parts), *of_several, *self.not_tried])
 
     @property
     def not_tried(self) -> list[str]:
@@ -246,6 +247,8 @@ def _wrong_part(report: Report, first: list[Finding]) -> str:
         return f"the {part}"
     said = parts_in_words([p for p in report.problems if not p.part], report.constant)
     one = len(first) == 1 and EXPLAINS in (first[0].evidence or "")
+    if one and re.fullmatch(r"d[QKVB](; d[QKVB])*", where):  # the output may be off by rounding
+        return backward_in_words(where.split("; "))
     return said.partition(" and the backward")[0] if one else said  # the gradients are those of that output
 
 
