@@ -141,7 +141,7 @@ def unusual(means: Conventions, told: Conventions, problems: Sequence[TriedProbl
 
     found, scale = [], means.scale
     if told.empty is None and str(means.empty).startswith("sum"):
-        title = "a row that may attend to nothing gives the sum of all values, m times their mean, and dV to match"
+        title = "a row that may attend to nothing gives the sum of all values, m times their mean"
         cure = "hide with -inf, and give 0 where a row is hidden; or keep a row's maximum and its sum apart"
         found.append(Finding("hazard", "empty_row_sum", title, None, "chapters/empty_rows.md", cure))
     if fill := means.fill:

@@ -53,14 +53,18 @@ def judged_as_stored(
     s = Steps(case, means, usual)
     short = dtype in ("bfloat16", "float16") and case.R is None and means.pieces is None
     short &= not all(x.passed for x in verdicts.values()) and got.O.shape == case.dO.shape
-    for tile in [t for t in TILES if case.K.shape[2] >= FEWEST * t] if short else ():
-        sums = in_tiles(s, dtype, tile)
-        if not NEARER * abs(got.O - sums.O).max() <= abs(got.O - s.O).max():
-            continue
-        change = {"L": lambda s, x: sums.L, "O": lambda s, x: sums.O, **FROM_L, **FROM_O}  # noqa: B023
+    tiles = [t for t in TILES if case.K.shape[2] >= FEWEST * t] if short else ()
+    each_tile = {tile: in_tiles(s, dtype, tile) for tile in tiles}
+    far = {tile: abs(got.O - sums.O).max() for tile, sums in each_tile.items()}
+    tile = min(far, key=far.__getitem__, default=0)
+    if tile and NEARER * far[tile] <= abs(got.O - s.O).max():
+        sums = each_tile[tile]
+        change = {"L": lambda s, x: sums.L, "O": lambda s, x: sums.O, **FROM_L, **FROM_O}
         want = Steps(case, means, (*usual, change)).answer()
         each = dict(_judged(got, want, off, lost_at_the_largest(s, sums, case.K.shape[2] / tile, dtype), dtype))
-        title = f"the growing sums over keys are stored in {dtype}, every {tile} keys: O loses digits each time"
+        clear = len(far) > 1 and all(2 * far[tile] < x for other, x in far.items() if other != tile)
+        after = f", every {tile} keys" if clear else ""
+        title = f"the growing sums over keys are stored in {dtype}{after}: O loses digits each time"
         failed = {x: each[x] for x, judged in verdicts.items() if not judged.passed}
         return verdicts | failed, [Fault("stored_sums", title)]
     return verdicts, []
