@@ -5,7 +5,7 @@ from unittest.mock import patch
 import pytest
 
 from attnmath._examine.diagnosis import examination
-from examined import ONCE
+from examined import ONCE, forget
 
 MEDDLING = "test_examine_collections", "test_examine_process", "test_examine_wild"  # some change NumPy itself
 
@@ -18,3 +18,4 @@ def once(request):
     else:
         with patch.multiple(examination, **ONCE):
             yield
+        forget()

@@ -10,7 +10,7 @@ WORDS = "named", "not named", "named wrongly", "missed"
 
 
 SHORT, LONG = 20_000, 300_000  # scores of a problem; longer ones have megabytes of bounds, and are solved anew
-MANY = 2_000_000  # scores of all problems for what is taken; more are kept until others are drawn
+MANY = 900_000  # scores of all problems for what is taken; more are kept until others are drawn
 KEPT = {}
 
 
@@ -30,7 +30,7 @@ def once(draw):
         some = KEPT.pop(key, None) or drawn(*key)
         if sum(map(scores, some)) <= MANY:
             KEPT[key] = some  # as the last that was asked for
-            if len(KEPT) > 16:
+            if len(KEPT) > 6:
                 del KEPT[next(iter(KEPT))]
         return some
 
@@ -41,7 +41,7 @@ def solved(solve, case, means, truncate, dtype):
     return solve(case, means, dtype)
 
 
-short, long = lru_cache(1000)(solved), lru_cache(32)(solved)
+short, long = lru_cache(500)(solved), lru_cache(16)(solved)
 
 
 def once_each(solve):
@@ -53,6 +53,13 @@ def once_each(solve):
         return kept(solve, case, means, means.truncate, dtype)
 
     return found
+
+
+def forget():
+    """Nothing is kept any more."""
+    KEPT.clear()
+    for kept in (drawn, short, long):
+        kept.cache_clear()
 
 
 ONCE = dict(
