@@ -249,14 +249,15 @@ def said(
 ) -> list[Finding]:
     """Findings for the first of the proofs, with the others' names; none where there are too many."""
     first = proofs[0]
-    names = list(dict.fromkeys(" and ".join(sorted(e.mistake.name for e in p.edits)) for p in proofs))
-    if len(names) > MOST_NAMES:
+    titles = {frozenset(x.mistake.name for x in p.edits): " and ".join(x.mistake.title for x in p.edits)
+              for p in proofs}
+    if len(titles) > MOST_NAMES:
         return []
     which = "this edit of the program gives" if len(first.edits) == 1 else "these two edits together give"
     evidence = f"{which} all that came, up to rounding, in {count} problems"
     evidence += f" and in {len(fresh)} new ones" if fresh else ""
-    if len(names) > 1:
-        evidence += "; so would " + ", ".join(names[1:])
+    if others := list(titles.values())[1:]:
+        evidence += "; so would another, by which " + ", or ".join(others)
     found = []
     for i, edit in enumerate(first.edits):
         same = [p for p in proofs if len(p.edits) == len(first.edits) and p.edits[i].mistake is edit.mistake]
