@@ -29,6 +29,15 @@ def made(forward, backward):
     return kernel(False), kernel(True)
 
 
+def lse_of(s):
+    """In float32 at least, as kernels keep it."""
+    return torch.logsumexp(s.float() if s.dtype == torch.bfloat16 else s, -1, keepdim=True)
+
+
+def exp(s, like):
+    return torch.exp(s).to(like.dtype)
+
+
 def row_term(do, o):
     return (do * o).sum(-1, keepdim=True)
 
@@ -43,8 +52,8 @@ def gated(q, k, v):
 def gated_forward(q, k, v, slip):
     gate = torch.sigmoid(q.mean(-1, keepdim=True))
     s = q @ k.mT * q.shape[-1] ** -0.5
-    lse = torch.logsumexp(s, -1, keepdim=True)
-    o = torch.exp(s - lse) @ v
+    lse = lse_of(s)
+    o = exp(s - lse, v) @ v
     return gate * o, (o, lse, gate)
 
 
@@ -52,7 +61,7 @@ def gated_backward(dy, q, k, v, o, lse, gate, slip):
     d = q.shape[-1]
     dgate = row_term(dy, gate * o if slip else o) * gate * (1 - gate)
     do = dy * gate
-    p = torch.exp(q @ k.mT * d**-0.5 - lse)
+    p = exp(q @ k.mT * d**-0.5 - lse, v)
     ds = p * (do @ v.mT - row_term(do, o)) * d**-0.5
     return ds @ k + dgate / d, ds.mT @ q, p.mT @ do
 
@@ -76,12 +85,12 @@ def window_forward(q, k, v, slip):
     ok = window_of(q, k)
     s = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~ok, -1e30)
     o = torch.where(ok, torch.softmax(s, -1), torch.zeros_like(s)) @ v
-    return o, (o, torch.logsumexp(s, -1, keepdim=True))
+    return o, (o, lse_of(s))
 
 
 def window_backward(do, q, k, v, o, lse, slip):
     scale = q.shape[-1] ** -0.5
-    p = torch.exp(q @ k.mT * scale - lse).masked_fill(~window_of(q, k, 4 if slip else 5), 0)
+    p = exp(q @ k.mT * scale - lse, v).masked_fill(~window_of(q, k, 4 if slip else 5), 0)
     ds = p * (do @ v.mT - row_term(do, o)) * scale
     return ds @ k, ds.mT @ q, p.mT @ do
 
@@ -130,15 +139,15 @@ def sunk(q, k, v):
 
 def sunk_forward(q, k, v, slip):
     s = q @ k.mT / q.shape[-1] ** 0.5
-    alone = torch.logsumexp(s, -1, keepdim=True)
-    lse = torch.logaddexp(alone, sinks(q.shape[1], q))
-    o = torch.exp(s - lse) @ v
+    alone = lse_of(s)
+    lse = torch.logaddexp(alone, sinks(q.shape[1], alone))
+    o = exp(s - lse, v) @ v
     return o, (o, alone if slip else lse)
 
 
 def plain_backward(do, q, k, v, o, lse, slip):
     scale = q.shape[-1] ** -0.5
-    p = torch.exp(q @ k.mT * scale - lse)
+    p = exp(q @ k.mT * scale - lse, v)
     ds = p * (do @ v.mT - row_term(do, o))
     return scale * ds @ k, scale * ds.mT @ q, p.mT @ do
 
@@ -152,15 +161,15 @@ def capped(q, k, v):
 
 def capped_forward(q, k, v, slip):
     s = 10 * torch.tanh(q @ k.mT * q.shape[-1] ** -0.5 / 10)
-    lse = torch.logsumexp(s.float() if s.dtype == torch.bfloat16 else s, -1, keepdim=True)
-    o = torch.exp(s - lse).to(v.dtype) @ v
+    lse = lse_of(s)
+    o = exp(s - lse, v) @ v
     return o, (o, lse)
 
 
 def capped_backward(do, q, k, v, o, lse, slip):
     scale = q.shape[-1] ** -0.5
     raw = q @ k.mT * scale / 10
-    p = torch.exp(10 * torch.tanh(raw) - lse).to(q.dtype)
+    p = exp(10 * torch.tanh(raw) - lse, v)
     ds = p * (do @ v.mT - row_term(do, o)) * (1 - (raw if slip else torch.tanh(raw)) ** 2) * scale
     return ds @ k, ds.mT @ q, p.mT @ do
 

@@ -89,9 +89,9 @@ def refusals(problems: Sequence[TriedProblem], faults: Iterable[Fault]) -> list[
     found = []
     for note, names in said.items():
         where = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
-        slow = note.startswith("too slow")
-        title = f"it does not take {len(names)} of the problems: {note}"
-        title = f"{len(names)} of the problems not tried: {note}" if slow else title
+        slow, count = note.startswith("too slow"), f"{len(names)} of the problems"
+        title = f"{count} not judged: {note}" if "the reference" in note else f"it does not take {count}: {note}"
+        title = f"{count} not tried: {note}" if slow else title
         found.append(Finding("convention", "too_slow" if slow else "refuses", title, where=where))
     return found
 

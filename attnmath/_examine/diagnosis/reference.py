@@ -2,9 +2,9 @@
 
 Elsewhere the allowed error of an output is a few times the largest of three numbers: what the
 reference itself is off by in the candidate's format, how far one rounding of every input moves it,
-and one rounding of its largest entry. To this comes what plain attention may be off by on the same
-numbers, entry by entry: a kernel may find D from its output and its weights from L, where the
-reference has differences that vanish exactly.
+and one rounding of its largest entry. To this comes a few times what plain attention is usually off
+by on the same numbers, or, where scores are too large for that, what it may be: a kernel may find D
+from its output and its weights from L, where the reference has differences that vanish exactly.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,10 +17,11 @@ import numpy as np
 from attnmath._examine.contract.candidate import Candidate
 from attnmath._examine.contract.functions import Fault
 from attnmath._examine.diagnosis.conventions import detect
+from attnmath._examine.diagnosis.probes import gaussian_case
 from attnmath._examine.diagnosis.trial import Failure
-from attnmath._examine.problems.bounds import judge_answer, right_and_bounds
+from attnmath._examine.problems.bounds import deviations, judge_answer, right_and_bounds, right_answer
 from attnmath._examine.problems.case import Answer, Case, Conventions
-from attnmath._examine.problems.measured import several_times
+from attnmath._examine.problems.measured import SEVERAL, several_times
 from attnmath._examine.report.found import Finding
 from attnmath.rounding.formats import nearest, unit_roundoff
 
@@ -45,6 +46,7 @@ class Reference:
         self.wide, self.same = made(dtype="float64"), made(dtype=candidate.dtype)
         self.wide.letters = "g", "g_backward"
         self.plain = True  # as far as was seen
+        self.larger: dict[str, float] = {}  # than plain attention's: how many times, in a usual problem
 
     def __repr__(self) -> str:
         return repr(self.wide)
@@ -53,6 +55,11 @@ class Reference:
         """Which conventions it follows: what is read off the reference holds for the candidate."""
         means, _ = detect(self.wide, told)
         self.same.options = dict(self.wide.options)
+        if self.wide.sizes is not None:
+            case = gaussian_case(self.wide.sizes, np.random.default_rng(12), "float64")
+            if answer := self.wide.run(case, means).answer:
+                want = right_answer(case, replace(means, scale=None))
+                self.larger = {x: _size(y) / (_size(getattr(want, x)) or 1.0) for x, y in answer.there.items()}
         return replace(means, inside=told.inside)
 
     def shown(self, means: Conventions) -> Conventions:
@@ -74,23 +81,32 @@ class Reference:
         if outcome.answer is None:
             return Fault("reference", f"the reference does not take it: {outcome.refusal.sentence}")
         if any(np.isinf(nearest(x[np.isfinite(x)], dtype)).any() for x in outcome.answer.there.values()):
-            return Fault("reference", f"its answer has numbers that {dtype} does not have")
+            return Fault("reference", f"the reference gives numbers that {dtype} does not have")
         want, off = right_and_bounds(outcome.case, means, "float64")
         want = want.each(lambda x, _: x, outcome.answer)  # without backward, a reference of NumPy has O alone
         verdicts = judge_answer(outcome.answer, want, off, None)
-        plain = right_and_bounds(outcome.case, means, dtype)[1]
         if self.plain and all(v.passed for v in verdicts.values()):
-            return Wanted(outcome.case, want, plain, True)
+            return Wanted(outcome.case, want, right_and_bounds(outcome.case, means, dtype)[1], True)
         self.plain = False
         same = self.same.run(case, means).answer
-        if same is not None and any(
-                np.isfinite(x).all() and not np.isfinite(same.there.get(letter, x)).all()
-                for letter, x in outcome.answer.there.items()):
+        if same and any(np.isfinite(x).all() and not np.isfinite(same.there.get(letter, x)).all()
+                        for letter, x in outcome.answer.there.items()):
             return Fault("reference", f"in {dtype} the reference itself is not finite")
         measured = self._measured(case, means, outcome.answer, same, dtype)
-        scale = _size(outcome.answer.O) / (_size(want.O) or 1.0)
-        allowed = measured.each(lambda x, y: x + 2 * scale * np.nan_to_num(y), plain)  # its other steps round, too
-        return Wanted(outcome.case, outcome.answer, allowed, False)
+        more = self._more(outcome.case, means, outcome.answer, dtype)
+        allowed = {x: y + more[x] for x, y in measured.there.items()}
+        return Wanted(outcome.case, outcome.answer, Answer(**allowed), False)
+
+    def _more(self, case: Case, means: Conventions, answer: Answer, dtype: str) -> dict[str, Any]:
+        """What the steps of plain attention may cost beside, on the same numbers."""
+        means = replace(means, scale=None)  # what was read off another function need not be its scale
+        want, bound = right_and_bounds(case, means, dtype)
+        wide = dtype in ("float64", "float32")  # in the others the largest bound is larger than any number
+        off: dict[str, Any] = {x: 2 * (_size(y) if wide else np.nan_to_num(y)) for x, y in bound.there.items()}
+        if usual := deviations(case, means, dtype):
+            off = {x: SEVERAL * _middling(y) for x, y in usual.there.items()}
+        here = _size(answer.O) / (_size(want.O) or 1.0)
+        return {x: max(here, self.larger.get(x, 0.0)) * y for x, y in off.items()}
 
     def _measured(self, case: Case, means: Conventions, answer: Answer, same: Answer | None, dtype: str) -> Answer:
         """How far off each entry may be: as much for all entries of an output."""
@@ -111,11 +127,17 @@ def _size(x: np.ndarray) -> float:
     return float(np.abs(x).max(initial=0.0, where=np.isfinite(x)))
 
 
+def _middling(x: np.ndarray) -> float:
+    """The root of the mean of the squares of the numbers that are finite."""
+    return float(np.sqrt(np.mean(x * x, where=np.isfinite(x))))
+
+
 def unlike_reference(failures: Sequence[Failure], count: int, name: str) -> Finding:
     """Which outputs are not those of the reference, where, and by how much."""
     first = min(failures, key=lambda f: (not f.generic, "O" in f.wrong, f.size))
     shown = [x for x in first.want._fields if x in first.wrong]
-    title = f"{' and '.join(shown)} {'is' if len(shown) == 1 else 'are'} not what {name} gives"
+    ever = [x for x in first.want._fields if any(x in f.wrong for f in failures)]
+    title = f"{' and '.join(ever)} {'is' if len(ever) == 1 else 'are'} not what {name} gives"
     each = []
     for letter in shown:
         want, bound = getattr(first.want, letter), getattr(first.off, letter)
@@ -124,10 +146,9 @@ def unlike_reference(failures: Sequence[Failure], count: int, name: str) -> Find
         if not np.isfinite(error).all():
             each.append(f"{letter} is not finite")
             continue
-        worst = np.unravel_index((error - np.nan_to_num(bound)).argmax(), error.shape)
-        off, allowed = (f"{x[worst] / (size or 1.0):.2g}" for x in (error, bound))
-        each.append(f"{letter} is off by {off}{' of its largest entry' if size else ', and should be 0'},"
-                    f" where {allowed} is allowed")
+        times = (error / np.where(np.isnan(bound), np.inf, bound)).max()
+        of = " of its largest entry" if size else ", and should be 0"
+        each.append(f"{letter} is off by {error.max() / (size or 1.0):.2g}{of}, {times:.3g} times what is allowed")
     evidence = f"in {len(failures)} of {count} problems; in '{first.case.name}' {'; '.join(each)}"
     return Finding("unnamed", "reference", title, first.where(shown), evidence=evidence)
 
