@@ -203,6 +203,6 @@ def test_an_answer_that_the_format_does_not_have_is_not_asked_for():
         return 1e4 * rotary(q, k, v)
 
     found = report_on(large, reference=large, dtype="float16")
-    assert {p.note for p in found.problems} & {"the reference gives numbers that float16 does not have",
-                                               "in float16 the reference itself is not finite"}
+    assert {p.note for p in found.problems} >= {"the reference gives numbers that float16 does not have",
+                                                "in float16 the reference itself is not finite"}
     assert not found.wrong and "of the problems not judged: " in str(found)

@@ -19,7 +19,7 @@ from attnmath._examine.contract.functions import Fault
 from attnmath._examine.diagnosis.conventions import detect
 from attnmath._examine.diagnosis.probes import gaussian_case
 from attnmath._examine.diagnosis.trial import Failure
-from attnmath._examine.problems.bounds import deviations, judge_answer, right_and_bounds, right_answer
+from attnmath._examine.problems.bounds import bounds, deviations, judge_answer, right_and_bounds, right_answer
 from attnmath._examine.problems.case import Answer, Case, Conventions
 from attnmath._examine.problems.measured import SEVERAL, several_times
 from attnmath._examine.report.found import Finding
@@ -100,11 +100,14 @@ class Reference:
     def _more(self, case: Case, means: Conventions, answer: Answer, dtype: str) -> dict[str, Any]:
         """What the steps of plain attention may cost beside, on the same numbers."""
         means = replace(means, scale=None)  # what was read off another function need not be its scale
-        want, bound = right_and_bounds(case, means, dtype)
-        wide = dtype in ("float64", "float32")  # in the others the largest bound is larger than any number
-        off: dict[str, Any] = {x: 2 * (_size(y) if wide else np.nan_to_num(y)) for x, y in bound.there.items()}
+        want = right_answer(case, means)
+        off: dict[str, Any]
         if usual := deviations(case, means, dtype):
             off = {x: SEVERAL * _middling(y) for x, y in usual.there.items()}
+        else:
+            wide = dtype in ("float64", "float32")  # in the others the largest bound is larger than any number
+            bound = bounds(case, means, dtype).there
+            off = {x: 2 * (_size(y) if wide else np.nan_to_num(y)) for x, y in bound.items()}
         here = _size(answer.O) / (_size(want.O) or 1.0)
         return {x: max(here, self.larger.get(x, 0.0)) * y for x, y in off.items()}
 
